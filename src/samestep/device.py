@@ -1,0 +1,53 @@
+"""The lines that differ between kinds of device: which one a rank gets, its backend, its generator.
+
+With `world.py` this is the only module that may ask what kind of device it runs on. Everything else
+works on a `torch.device` that it was handed.
+"""
+
+import torch
+
+from samestep.errors import LaunchError
+
+
+def num_accelerators() -> int:
+    """The number of GPUs that this process can see."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def device_of(local_rank: int, local_size: int) -> torch.device:
+    """The device of a rank: its own GPU, or the CPU on a machine that has none."""
+    available = num_accelerators()
+    if available == 0:
+        return torch.device("cpu")
+    if local_size > available:
+        raise LaunchError(
+            f"{local_size} ranks were asked for on this machine, which has {available} GPUs: "
+            f"ask for at most {available}, or hide the GPUs (CUDA_VISIBLE_DEVICES=) to use CPU ranks."
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def backend_of(device: torch.device) -> str:
+    """The communication backends for tensors on `device` and for host-side tensors beside them."""
+    return "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+
+
+def generators_of(device: torch.device) -> list[torch.Generator]:
+    """The default generators that a model on `device` can draw from."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    return generators
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the work queued on `device` is done; needed before a clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def name_of(device: torch.device) -> str:
+    """What the device calls itself, for the record."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

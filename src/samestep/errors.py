@@ -1,0 +1,64 @@
+"""Everything Samestep refuses, as one tree.
+
+    SamestepError
+    ├── TargetError       the TARGET of a command cannot be found, read or understood
+    ├── ConfigError       a setting is unknown, of the wrong kind, or contradicts another
+    ├── DataError         the data set or sampler cannot be shared out as asked
+    ├── LossError         the loss did not return what a step needs
+    ├── ReplicaError      the ranks do not hold the same model
+    ├── CheckpointError   a checkpoint is missing, damaged, foreign, or could not be written
+    ├── LaunchError       the ranks could not be started
+    └── RankError         a rank failed or was lost while the others were running
+
+The message of each is one or two sentences for the user: what was asked (with its value), what is true
+(with its value), and what to do. The command line prints it as it is and ends with exit code 2, without a
+traceback. Anything else that escapes is either the user's own exception or a defect of Samestep.
+"""
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "LaunchError",
+    "LossError",
+    "RankError",
+    "ReplicaError",
+    "SamestepError",
+    "TargetError",
+]
+
+
+class SamestepError(Exception):
+    """Root of what Samestep refuses; the message is meant for the user."""
+
+
+class TargetError(SamestepError):
+    """The TARGET of a command cannot be found, read or understood."""
+
+
+class ConfigError(SamestepError):
+    """A setting is unknown, of the wrong kind, or contradicts another."""
+
+
+class DataError(SamestepError):
+    """The data set or sampler cannot be shared out as asked."""
+
+
+class LossError(SamestepError):
+    """The loss did not return what a step needs."""
+
+
+class ReplicaError(SamestepError):
+    """The ranks do not hold the same model."""
+
+
+class CheckpointError(SamestepError):
+    """A checkpoint is missing, damaged, foreign, or could not be written."""
+
+
+class LaunchError(SamestepError):
+    """The ranks could not be started."""
+
+
+class RankError(SamestepError):
+    """A rank failed or was lost while the others were running."""
