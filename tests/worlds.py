@@ -39,8 +39,9 @@ class Pool:
         self.processes = []
         for rank in range(size):
             ours, theirs = _context.Pipe()
-            process = _context.Process(target=_serve, args=(theirs, rank, size, port), daemon=True)
+            process = _context.Process(target=_serve, args=(theirs, rank, size, port))
             process.start()
+            theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
 
@@ -94,7 +95,10 @@ def _serve(pipe: Any, rank: int, size: int, port: int) -> None:
     torch.set_num_threads(1)
     world = samestep.init(seed=0)
     while True:
-        module, name, arguments = pipe.recv()
+        try:
+            module, name, arguments = pipe.recv()
+        except EOFError:  # the tests are over
+            return
         try:
             function = importlib.import_module(module)
             for part in name.split("."):

@@ -51,3 +51,8 @@ def synchronise(device: torch.device) -> None:
 def name_of(device: torch.device) -> str:
     """What the device calls itself, for the record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Whether the value of `tensor` can be read without waiting for a device."""
+    return tensor.device.type == "cpu"

@@ -1,17 +1,148 @@
-"""Stub, being replaced."""
+"""Session: the world as a training script sees it. `world = samestep.init()` is where it begins."""
 
+import atexit
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from samestep import nn as layers
+from samestep.data.generators import seed_all
+from samestep.data.loader import Loader
+from samestep.findings import Finding
+from samestep.keys import derive
+from samestep.metrics import compute
+from samestep.nn.dropout import set_stream
+from samestep.train.randomness import Randomness
+from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
+from samestep.train.step import Step, Stepper
+from samestep.train.watch import FirstStepWatch
 from samestep.world import World, enter, join
 
 
 class Session(World):
-    seed = 0
+    """A world with what a training loop needs: equal replicas, shared-out data, and the same step.
 
-    def reset(self) -> None:
+    `findings` holds what was noticed on the way; `on_finding` is called with each, on every rank.
+    """
+
+    def __init__(self, *, seed: int, **place: Any) -> None:
+        super().__init__(**place)
+        self.findings: list[Finding] = []
+        self.on_finding: Callable[[Finding], None] | None = None
+        self.reset(seed)
+
+    def reset(self, seed: int = 0) -> None:
+        """Begin anew with another seed: forgets models and optimizers, keeps the ranks together."""
+        for stepper in getattr(self, "_steppers", {}).values():
+            stepper.close()
+        self.seed = seed
         self.share = None
+        self.findings.clear()
+        self._steppers: dict[int, Stepper] = {}
+        self._watches: list[FirstStepWatch] = []
+        self._randomness = Randomness(self, seed)
+        set_stream(self._randomness.dropout)
+        # the same on all ranks: what is made from now on, such as a model, is made alike
+        seed_all(derive(seed, "start"))
+        self._randomness.begin(derive(seed, "start"))
+
+    def replicate(self, model: nn.Module, *, from_rank: int | None = None) -> nn.Module:
+        """Make `model` a replica, in place: on this rank's device, norms synchronised, dropout world-free.
+
+        Raises ReplicaError on all ranks if theirs differ; `from_rank` takes that rank's values instead.
+        The model stays what it is, with all its methods and names; nothing is wrapped around it.
+        """
+        refuse_lazy(model)
+        model.to(self.device)
+        for finding in layers.synchronise(model):
+            self.notice(finding)
+        layers.convert_dropout(model)
+        refuse_unequal(model, self, values=from_rank is None)
+        if from_rank is not None:
+            copy_from(from_rank, model, self)
+        self._watches.append(FirstStepWatch(model, self, self._randomness))
+        return model
+
+    def loader(self, dataset: Any, *, batch_size: int, seed: int | None = None, **options: Any) -> Loader:
+        """The batches of this rank; `batch_size` counts the examples of all ranks. Options: see `Loader`."""
+        return Loader(
+            dataset, world=self, batch_size=batch_size, seed=self.seed if seed is None else seed, **options
+        )
+
+    def step(
+        self,
+        optimizer: Optimizer,
+        *,
+        clip_norm: float | None = None,
+        schedule: Any = None,
+        scaler: GradScaler | None = None,
+        stop_on_nan: bool = False,
+    ) -> Step:
+        """The next step of `optimizer`, for `with`: gradients are cleared, exchanged, clipped and applied.
+
+        `schedule` is stepped once after the update; `scaler` is for fp16 and decides once for all ranks.
+        """
+        stepper = self.stepper(optimizer, scaler)
+        turn, turns = (self.share.turn, self.share.turns) if self.share is not None else (0, 1)
+        return Step(stepper, turn, turns, clip_norm, schedule, stop_on_nan)
+
+    def stepper(self, optimizer: Optimizer, scaler: GradScaler | None = None) -> Stepper:
+        """What is known about the steps of `optimizer`; a checkpoint keeps its state."""
+        stepper = self._steppers.get(id(optimizer))
+        if stepper is None:
+            stepper = Stepper(optimizer, self, self._randomness, scaler, len(self._steppers))
+            stepper.after_first_step = self._look_at_first_step
+            self._steppers[id(optimizer)] = stepper
+        return stepper
+
+    def compute(self, metric: Any) -> Any:
+        """The value of a torchmetrics metric over the updates of all ranks, merged exactly.
+
+        None if no rank has updated it.
+        """
+        merged = compute(metric, self)
+        for finding in merged.findings:
+            self.notice(finding)
+        return merged.value
+
+    def notice(self, finding: Finding) -> None:
+        """Keep a finding and tell it once: to `on_finding`, or to the first rank's stderr."""
+        if any((known.cause, known.message) == (finding.cause, finding.message) for known in self.findings):
+            return
+        self.findings.append(finding)
+        if self.on_finding is not None:
+            self.on_finding(finding)
+        elif self.is_first:
+            sys.stderr.write(f"samestep: {finding.message} {finding.fix}\n")
+
+    def close(self) -> None:
+        """Leave the world; done at the end of the process if it was not before."""
+        self.reset(self.seed)
+        # hooks and buffers must be gone before the process group is, or gloo's threads may abort the process
+        gc.collect()
+        super().close()
+
+    def _look_at_first_step(self) -> None:
+        for watch in self._watches:
+            for finding in watch.findings():
+                self.notice(finding)
+        self._watches.clear()
 
 
-def init(seed: int = 0) -> Session:
-    rank, size, local_rank, device, launcher = join()
-    session = Session(rank=rank, size=size, local_rank=local_rank, device=device, launcher=launcher)
+def init(*, seed: int = 0, timeout_s: float = 1800.0) -> Session:
+    """Join the world that this process was launched into: one of N ranks, or alone.
+
+    Sets the random generators from `seed`, the same on all ranks, so that what is made afterwards is equal.
+    """
+    rank, size, local_rank, device, launcher = join(timeout_s)
+    session = Session(
+        seed=seed, rank=rank, size=size, local_rank=local_rank, device=device, launcher=launcher
+    )
     enter(session)
+    atexit.register(session.close)
     return session

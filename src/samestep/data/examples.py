@@ -1,0 +1,170 @@
+"""The user's data set as a loader worker sees it: one request a step, randomness keyed by position.
+
+Runs in loader workers as well as in the rank itself. Knows nothing of ranks beyond the shares it is handed.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+
+from samestep.data.fingerprint import fingerprint
+from samestep.data.generators import Snapshot, Stream, seed_all
+from samestep.data.shard import shares
+from samestep.keys import derive
+from samestep.world import Share
+
+Batch = Any
+Collate = Callable[[list[Any]], Batch]
+_QUIET_AFTER = 8
+
+
+class Request(NamedTuple):
+    """What a rank wants for one step: its shares and the indices of the examples in each.
+
+    An empty share comes without indices, or with one to keep the rank company (see `Loader`).
+    """
+
+    shares: list[Share]
+    indices: list[list[Any]]
+
+
+class StepInput(NamedTuple):
+    """What a rank works on in one step, turn by turn; a batch is None where the share is empty.
+
+    `seen` tells what a stream of examples began with, so that ranks can compare; it is empty otherwise.
+    """
+
+    shares: list[Share]
+    batches: list[Batch | None]
+    seen: str = ""
+
+
+class Collator:
+    """The user's collate function with a random stream of its own."""
+
+    def __init__(self, collate: Collate | None, seed: int) -> None:
+        self._collate = collate
+        self._seed = seed
+
+    def __call__(self, examples: list[Any], share: Share) -> Batch:
+        if self._collate is None:
+            return default_collate(examples)
+        stream = Stream(derive(self._seed, "collate", share.epoch, share.position + share.first))
+        with stream.active():
+            return self._collate(examples)
+
+
+class MapExamples(Dataset[StepInput]):
+    """A map-style data set whose random draws depend on (seed, epoch, position) alone.
+
+    Before each example the process-wide generators are set from its key. A data set that was seen to draw
+    nothing is fetched without that, for speed, under a tripwire: should it ever draw, the request is
+    fetched again with keys, and so is every later one.
+    """
+
+    def __init__(self, dataset: Any, *, collate: Collate | None, seed: int) -> None:
+        self._dataset = dataset
+        self._collate = Collator(collate, seed)
+        self._seed = seed
+        self._epoch: int | None = None
+        self._num_quiet = 0
+
+    def __getitems__(self, request: Request) -> StepInput:
+        return StepInput(
+            request.shares,
+            [
+                self._collate(self._fetch(share, indices), share) if indices else None
+                for share, indices in zip(request.shares, request.indices, strict=True)
+            ],
+        )
+
+    def _fetch(self, share: Share, indices: list[Any]) -> list[Any]:
+        if share.epoch != self._epoch:
+            # a worker has its own copy of the data set, which nobody else could tell of the epoch
+            self._epoch = share.epoch
+            if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
+                set_epoch(share.epoch)
+        before = Snapshot()
+        if self._num_quiet >= _QUIET_AFTER:
+            examples = self._fetch_at_once(indices)
+            if not before.has_moved():
+                return examples
+            self._num_quiet = -1
+        examples = [
+            self._fetch_keyed(index, derive(self._seed, "example", share.epoch, position))
+            for position, index in enumerate(indices, start=share.position + share.first)
+        ]
+        before.restore()
+        return examples
+
+    def _fetch_at_once(self, indices: list[Any]) -> list[Any]:
+        if callable(fetch := getattr(self._dataset, "__getitems__", None)):
+            return list(fetch(indices))
+        return [self._dataset[index] for index in indices]
+
+    def _fetch_keyed(self, index: Any, key: int) -> Any:
+        seed_all(key)
+        if self._num_quiet < 0:
+            return self._dataset[index]
+        before = Snapshot()
+        example = self._dataset[index]
+        self._num_quiet = -1 if before.has_moved() else self._num_quiet + 1
+        return example
+
+
+class StreamExamples(IterableDataset[StepInput]):
+    """An iterable data set: every rank reads the same stream and keeps its own share of each batch.
+
+    Reading is repeated on every rank; that is the price of a stream which cannot be asked for a position.
+    With loader workers each worker makes whole global batches of what its copy of the data set yields, as
+    torch's loader does, so that the batches do not depend on the world either.
+    """
+
+    def __init__(
+        self, dataset: Any, *, collate: Collate | None, seed: int, batch_size: int, turns: int,
+        rank: int, world_size: int,
+    ) -> None:  # fmt: skip
+        self._dataset = dataset
+        self._collate = Collator(collate, seed)
+        self._seed = seed
+        self._batch_size = batch_size
+        self._turns = turns
+        self._rank = rank
+        self._world_size = world_size
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[StepInput]:
+        worker = get_worker_info()
+        stream = Stream(derive(self._seed, "stream", self.epoch, worker.id if worker else 0))
+        with stream.active():
+            if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
+                set_epoch(self.epoch)
+            source = iter(self._dataset)
+        position = 0
+        while True:
+            with stream.active():
+                examples = list(islice(source, self._batch_size))
+            if not examples:
+                return
+            yield self._step_input(examples, position)
+            position += len(examples)
+
+    def _step_input(self, examples: list[Any], position: int) -> StepInput:
+        own = shares(
+            len(examples), rank=self._rank, world_size=self._world_size, turns=self._turns,
+            epoch=self.epoch, position=position,
+        )  # fmt: skip
+        batches = []
+        for share in own:
+            turn = examples[share.position - position :]
+            # an empty share borrows an example, which the rank has in its hands anyway
+            mine = turn[share.first : share.first + share.count] or turn[:1]
+            batches.append(self._collate(mine, share))
+        return StepInput(own, batches, fingerprint(examples) if position == 0 else "")
+
+
+def pass_on(item: StepInput) -> StepInput:
+    """The collate function of torch's loader: the examples above have collated already."""
+    return item

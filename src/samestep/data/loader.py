@@ -1,0 +1,240 @@
+"""Loader: the examples of each step, exactly once over all ranks, on torch's DataLoader.
+
+Knows who gets which example and in which order; knows nothing of models or gradients.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from samestep.data.draw import Computed, Draw, Drawn
+from samestep.data.examples import Batch, Collate, MapExamples, Request, StepInput, StreamExamples, pass_on
+from samestep.data.order import Sequential, Shuffled
+from samestep.data.shard import shares
+from samestep.data.transfer import to_device
+from samestep.errors import DataError
+from samestep.world import World
+
+
+class Loader:
+    """The batches of one rank, turn by turn; every iteration over it is the next epoch.
+
+    `world.share` says which part of the global batch the yielded one is. All ranks iterate over a
+    training loader at the same pace: a rank without an example in a turn gets the batch that it had
+    before, whose loss and statistics will not count (on its very first turn, a borrowed example).
+
+    With `train=False`, for evaluation, the order is that of the data set, and a rank without an example in
+    a turn gets nothing.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        world: World,
+        batch_size: int,
+        seed: int = 0,
+        train: bool = True,
+        shuffle: bool = True,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        collate: Collate | None = None,
+        workers: int = 0,
+        accumulate: int = 1,
+        steps_per_epoch: int | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        if train and batch_sampler is None:
+            _refuse_small_batch(batch_size, accumulate, world.size)
+        self._world = world
+        self._train = train
+        self._steps_per_epoch = steps_per_epoch
+        self._channels_last = channels_last
+        self._epoch = 0
+        self._step = 0
+        self._begun = False
+        self._last: Batch = None
+        self._draw_state: dict[str, Any] = {}
+        self._resume_state: dict[str, Any] = {}
+        options: dict[str, Any] = {
+            "num_workers": workers,
+            "collate_fn": pass_on,
+            "pin_memory": world.device.type != "cpu",
+            # of its own: torch would otherwise take the seeds of workers from the model's random stream
+            "generator": torch.Generator(),
+        }
+        if isinstance(dataset, IterableDataset):
+            if sampler is not None or batch_sampler is not None:
+                raise DataError(
+                    f"{type(dataset).__name__} is an iterable data set and cannot be asked for an index; "
+                    "leave out the sampler, or give the data set __getitem__ and __len__."
+                )
+            known = _stream_steps(dataset, batch_size, steps_per_epoch, train)
+            self._draw: Draw | None = None
+            self._stream = StreamExamples(
+                dataset, collate=collate, seed=seed, batch_size=batch_size, turns=accumulate,
+                rank=world.rank, world_size=world.size,
+            )  # fmt: skip
+            self._batches: DataLoader[StepInput] = DataLoader(self._stream, batch_size=None, **options)
+        else:
+            self._draw = _draw_of(
+                dataset, batch_size, sampler, batch_sampler, shuffle and train, world, seed
+            )
+            known = self._draw.num_steps()
+            requests = _Requests(self, self._draw, accumulate)
+            examples = MapExamples(dataset, collate=collate, seed=seed)
+            self._batches = DataLoader(
+                examples, batch_sampler=requests, persistent_workers=workers > 0, **options
+            )
+        limits = [limit for limit in (known, steps_per_epoch) if limit is not None]
+        self.num_steps: int | None = min(limits, default=None)
+        """Steps in an epoch, where that is known beforehand."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or the next one between epochs."""
+        return self._epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batches in self.by_step():
+            yield from batches
+
+    def by_step(self) -> Iterator[Iterator[Batch]]:
+        """The batches of an epoch, step by step; every rank gets every step, if only an empty one."""
+        if self._begun:  # the epoch before was left in the middle
+            self._epoch, self._step = self._epoch + 1, 0
+        self._begun = True
+        for inputs in self._step_inputs():
+            self._step += 1
+            if self._draw is not None:
+                self._draw_state = self._draw.state(self._step)
+            yield self._turns(inputs)
+        self._world.share = None
+        self._epoch, self._step, self._begun = self._epoch + 1, 0, False
+
+    def _turns(self, inputs: StepInput) -> Iterator[Batch]:
+        for share, batch in zip(inputs.shares, inputs.batches, strict=True):
+            self._world.share = share
+            if batch is not None:
+                self._last = to_device(batch, self._world.device, channels_last=self._channels_last)
+            if share.count or self._train:
+                yield self._last
+
+    def state(self) -> dict[str, Any]:
+        """Where the training is, free of the world: to be taken between two steps."""
+        return {"epoch": self._epoch, "step": self._step, "draw": self._draw_state}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Make the next iteration go on where `state` was taken, on whatever world."""
+        self._epoch, self._step, self._begun = state["epoch"], state["step"], False
+        self._draw_state = self._resume_state = state["draw"]
+
+    def _step_inputs(self) -> Iterator[StepInput]:
+        if self._draw is not None:
+            yield from self._batches
+            return
+        self._stream.epoch = self._epoch
+        # a stream has no positions to jump to: what was trained on already is read again and let go
+        for inputs in islice(self._batches, self._step, self._steps_per_epoch):
+            if inputs.seen:
+                self._refuse_different_streams(inputs.seen)
+            yield inputs
+
+    def _refuse_different_streams(self, seen: str) -> None:
+        all_seen = self._world.gather_texts(seen) if self._train else [seen]
+        others = [rank for rank, other in enumerate(all_seen) if other != all_seen[0]]
+        if others:
+            raise DataError(
+                f"The iterable data set yields other examples on rank {others[0]} than on rank 0. Every rank "
+                "must read the same stream, of which Samestep gives each its share: remove the splitting by "
+                "rank from the data set, and draw random numbers from the process-wide generators only."
+            )
+
+
+class _Requests:
+    """What this rank wants, step by step: the batch sampler of torch's loader."""
+
+    def __init__(self, loader: Loader, draw: Draw, turns: int) -> None:
+        self._loader = loader
+        self._draw = draw
+        self._turns = turns
+
+    def __iter__(self) -> Iterator[Request]:
+        loader, world = self._loader, self._loader._world
+        epoch, skip = loader._epoch, loader._step
+        state, loader._resume_state = loader._resume_state, {}
+        batches = self._draw.batches(epoch, skip, state)
+        limit = loader._steps_per_epoch
+        position = state.get("position", 0) if skip else 0
+        had_examples = False
+        for batch in islice(batches, None if limit is None else max(0, limit - skip)):
+            own = shares(
+                len(batch), rank=world.rank, world_size=world.size, turns=self._turns,
+                epoch=epoch, position=position,
+            )  # fmt: skip
+            indices = []
+            for share in own:
+                turn = batch[share.position - position :]
+                mine = turn[share.first : share.first + share.count]
+                if not mine and not had_examples and loader._train:
+                    mine = turn[:1]
+                had_examples = had_examples or bool(mine)
+                indices.append(mine)
+            yield Request(own, indices)
+            position += len(batch)
+
+
+def _draw_of(
+    dataset: Any, batch_size: int, sampler: Any, batch_sampler: Any, shuffle: bool, world: World, seed: int
+) -> Draw:
+    num_examples = _length(dataset)
+    if batch_sampler is not None:
+        return Drawn(_made(batch_sampler, dataset), batch_size=None, world=world, seed=seed)
+    if sampler is not None:
+        return Drawn(_made(sampler, dataset), batch_size=batch_size, world=world, seed=seed)
+    if not shuffle:
+        return Computed(lambda epoch: Sequential(num_examples), batch_size)
+    return Computed(lambda epoch: Shuffled(num_examples, seed=seed, epoch=epoch), batch_size)
+
+
+def _made(sampler: Any, dataset: Any) -> Any:
+    """The sampler itself, or what a function of the data set makes of it."""
+    return sampler if hasattr(sampler, "__iter__") else sampler(dataset)
+
+
+def _length(dataset: Any) -> int:
+    name = type(dataset).__name__
+    if not hasattr(dataset, "__getitem__"):
+        raise DataError(f"{name} has no __getitem__ and is no IterableDataset; a data set needs one of the two.")
+    try:
+        num_examples = len(dataset)
+    except (TypeError, NotImplementedError):
+        raise DataError(f"{name} has no length; give the data set a __len__.") from None
+    if num_examples == 0:
+        raise DataError(f"{name} is empty: len() is 0, so there is nothing to train on or evaluate.")
+    return num_examples
+
+
+def _stream_steps(dataset: Any, batch_size: int, steps_per_epoch: int | None, train: bool) -> int | None:
+    try:
+        return -(-len(dataset) // batch_size)
+    except (TypeError, NotImplementedError):
+        if train and steps_per_epoch is None:
+            raise DataError(
+                f"{type(dataset).__name__} is an iterable data set without a length, so it may never end; "
+                "say steps_per_epoch, or give the data set a __len__."
+            ) from None
+        return None
+
+
+def _refuse_small_batch(batch_size: int, accumulate: int, world_size: int) -> None:
+    if batch_size // accumulate < world_size:
+        turns = f" in {accumulate} turns" if accumulate > 1 else ""
+        raise DataError(
+            f"batch_size is {batch_size}{turns} and the world has {world_size} ranks, so that a rank would "
+            "never have an example. batch_size counts the examples of all ranks together: make it at least "
+            f"{world_size * accumulate}, or use fewer ranks."
+        )

@@ -1,0 +1,83 @@
+"""What this machine offers to ranks: GPUs, cores and a free port, found out without torch."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from samestep.errors import LaunchError
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def count_gpus(env: Mapping[str, str] = os.environ) -> int:
+    """The number of NVIDIA GPUs that a process started from here would see.
+
+    As CUDA reads it, the list in CUDA_VISIBLE_DEVICES ends at the first entry that is not a device.
+    """
+    present = _present()
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or present == 0:
+        return present
+    seen: list[str] = []
+    for entry in visible.split(","):
+        name = entry.strip()
+        is_device = (name.isdecimal() and int(name) < present) or name.startswith(("GPU-", "MIG-"))
+        if not is_device or name in seen:
+            break
+        seen.append(name)
+    return len(seen)
+
+
+def _present() -> int:
+    if _DRIVER.is_dir():
+        return sum(1 for _ in _DRIVER.iterdir())
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    try:
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=True).stdout  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.splitlines())
+
+
+def check_ranks(ranks: int, gpus: int) -> None:
+    """Refuse a number of ranks that this machine's GPUs cannot take; without GPUs any number will do."""
+    if ranks < 1:
+        raise LaunchError(f"{ranks} ranks were asked for; a run needs at least 1: use --gpus 1 or more.")
+    if 0 < gpus < ranks:
+        raise LaunchError(
+            f"{ranks} ranks were asked for on this machine, which has {gpus} GPU{'s' * (gpus > 1)} to use: "
+            f"ask for at most {gpus}, or hide the GPUs (CUDA_VISIBLE_DEVICES=) to use CPU ranks."
+        )
+
+
+def threads_per_rank(ranks: int, asked: int | None, env: Mapping[str, str] = os.environ) -> int:
+    """Threads of each rank: as asked, as OMP_NUM_THREADS says, or an equal part of the cores."""
+    if asked is not None:
+        return asked
+    if env.get("OMP_NUM_THREADS", "").isdecimal():
+        return max(1, int(env["OMP_NUM_THREADS"]))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // ranks)
+
+
+def free_port(asked: int | None = None) -> int:
+    """The port at which the ranks meet: the one asked for, if it is free, or any that is."""
+    if asked is not None and not 0 < asked < 65536:
+        raise LaunchError(f"Port {asked} was asked for; ports go from 1 to 65535: choose one of those.")
+    with socket.socket() as probe:
+        # The ranks' own listener sets this too: a port that only waits out its last connection is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", asked or 0))
+            probe.listen()
+        except OSError as error:
+            raise LaunchError(
+                f"The ranks were to meet at port {asked}, which cannot be used ({error.strerror}): "
+                "choose another --port, or leave it out and a free one is picked."
+            ) from None
+        return int(probe.getsockname()[1])

@@ -1,0 +1,181 @@
+"""One rank of a run: `python -m samestep.rank RUN_FOLDER`, started by torch's agent.
+
+Reads job.json, does it, and leaves behind what the launcher looks for: pid, stdout.log and stderr.log, done
+or error.json, and on the first rank result.json. Exit code 0, 2 for what Samestep refused, else 1.
+"""
+
+import gc
+import os
+import runpy
+import signal
+import sys
+import sysconfig
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from samestep.errors import SamestepError
+from samestep.launch.job import Job
+from samestep.launch.tether import TETHERED_TO, die_with
+from samestep.record import RecordWriter, rank_folder, write_json
+
+_NOT_THE_USERS = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent),
+    "<frozen",
+)
+
+
+def main() -> int:
+    """Do the job of the folder named on the command line; the exit code."""
+    if TETHERED_TO in os.environ:
+        die_with(int(os.environ[TETHERED_TO]))
+    folder = Path(sys.argv[1])
+    rank = int(os.environ.get("RANK", "0"))
+    own = rank_folder(folder, rank)
+    own.mkdir(parents=True, exist_ok=True)
+    _speak_to(own)
+    (own / "pid").write_text(str(os.getpid()))
+    signal.signal(signal.SIGTERM, _ask_to_stop)
+    signal.signal(signal.SIGINT, _ask_to_stop)
+    try:
+        _do(Job.read(folder), folder, rank)
+    except BaseException as error:
+        _write_error(own, error)
+        _leave()
+        return 2 if isinstance(error, SamestepError) else 1
+    sys.stdout.flush()
+    (own / "done").touch()
+    _leave()
+    return 0
+
+
+def _do(job: Job, folder: Path, rank: int) -> None:
+    record = RecordWriter(folder, rank)
+    began = time.monotonic()
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    record.describe(
+        command=job.command,
+        target=job.target,
+        overrides=list(job.overrides),
+        script=list(job.script),
+        mode=job.mode,
+        shards=job.shards,
+        world_size=size,
+        threads=int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
+    )
+    record.event("resumed" if job.resume else "started", world_size=size, mode=job.mode)
+    try:
+        result = _run_script(job) if job.command == "script" else _run_task(job, folder, record)
+        from samestep.train import stop
+
+        ending = {
+            "status": "stopped" if stop.requested() else "finished",
+            "command": job.command,
+            "mode": job.mode,
+            "world_size": size,
+            "seconds": time.monotonic() - began,
+        }
+        ending |= result
+        record.event(str(ending["status"]), reason=stop.requested())
+        record.finish(ending)
+    finally:
+        record.close()
+
+
+def _run_task(job: Job, folder: Path, record: RecordWriter) -> dict[str, Any]:
+    from samestep.device import name_of
+    from samestep.target import load
+    from samestep.train.session import init
+
+    task = load(job.target, list(job.overrides))
+    timeout = {} if job.timeout_s is None else {"timeout_s": job.timeout_s}
+    world = init(seed=task.seed, **timeout)
+    record.describe(devices=world.gather_texts(name_of(world.device)), seed=task.seed)
+    if job.command == "train":
+        from samestep.train.loop import train
+
+        return dict(train(task, world, out=folder, resume=job.resume, record=record))
+    if job.command == "evaluate":
+        from samestep.train.evaluate import evaluate_checkpoint
+
+        return dict(evaluate_checkpoint(task, world, folder, job.checkpoint, job.data))
+    from samestep.train.predict import predict_checkpoint
+
+    return dict(predict_checkpoint(task, world, folder, job.checkpoint, job.data))
+
+
+def _run_script(job: Job) -> dict[str, Any]:
+    """Run a user's script in this process as `python` would; what it leaves in its globals is freed."""
+    try:
+        if job.script[0] == "-m":
+            sys.argv = [job.script[1], *job.script[2:]]
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(job.script[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(job.script)
+            sys.path.insert(0, str(Path(job.script[0]).resolve().parent))
+            runpy.run_path(job.script[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    return {}
+
+
+def _leave() -> None:
+    """Leave the world in good order: torch aborts the process if replicas outlive their group."""
+    gc.collect()
+    world_module = sys.modules.get("samestep.world")
+    world = world_module.current() if world_module else None
+    if world is not None:
+        world.close()
+
+
+def _speak_to(own: Path) -> None:
+    """Send this process's output, that of native code and of children included, to the rank's own files."""
+    for name, stream, number in (("stdout", sys.stdout, 1), ("stderr", sys.stderr, 2)):
+        stream.flush()
+        file = os.open(own / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(file, number)
+        os.close(file)
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _ask_to_stop(number: int, frame: FrameType | None) -> None:
+    from samestep.train import stop
+
+    stop.request(signal.Signals(number).name)
+
+
+def _write_error(own: Path, error: BaseException) -> None:
+    text = "".join(traceback.format_exception(error))
+    (own / "traceback.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+    where = _users_line(error)
+    is_exit = isinstance(error, SystemExit)
+    write_json(
+        own / "error.json",
+        {
+            "kind": type(error).__name__,
+            "message": str(error.code if isinstance(error, SystemExit) else error),
+            "is_refusal": isinstance(error, SamestepError),
+            "is_user_error": bool(where) and not is_exit and not isinstance(error, SamestepError),
+            "where": where,
+            "traceback": text,
+            "time": time.time(),
+        },
+    )
+
+
+def _users_line(error: BaseException) -> str:
+    """`path:line` of the innermost line of the user's own files that the exception passed through."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith(_NOT_THE_USERS):
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

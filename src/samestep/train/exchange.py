@@ -1,0 +1,138 @@
+"""The exchange of gradients: each replaced by its sum over all ranks, while backward is still running.
+
+Knows parameters and buckets; knows nothing of losses, weights or updates. The model is not wrapped: hooks
+on the parameters tell when a gradient is ready. Buckets leave in one fixed order on every rank, whatever
+order backward took, so that a parameter that some rank did not use cannot make ranks wait for each other.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from samestep.errors import ConfigError
+from samestep.world import Pending, World
+
+_FIRST_BUCKET_BYTES = 1 << 20
+_BUCKET_BYTES = 25 << 20
+
+
+class _Bucket:
+    """Gradients that travel together, in one flat buffer that ends with a count of users per parameter."""
+
+    def __init__(self, parameters: list[Parameter]) -> None:
+        self.parameters = parameters
+        sizes = [parameter.numel() for parameter in parameters]
+        like = parameters[0]
+        self.buffer = torch.zeros(sum(sizes) + len(sizes), dtype=like.dtype, device=like.device)
+        *parts, self.num_users = self.buffer.split([*sizes, len(sizes)])
+        self.views = [_view(part, p) for part, p in zip(parts, parameters, strict=True)]
+        self.num_missing = len(parameters)
+        self.pending: Pending | None = None
+
+    def launch(self, world: World) -> None:
+        ready = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if len(ready) == len(self.parameters):
+            self.num_users.fill_(1)
+        else:
+            self.buffer.zero_()
+            self.num_users[ready] = 1
+        if ready:
+            gradients = [self.parameters[i].grad for i in ready]
+            torch._foreach_copy_([self.views[i] for i in ready], gradients)  # type: ignore[arg-type]
+        self.pending = world.sum_(self.buffer)
+
+    def finish(self) -> None:
+        assert self.pending is not None
+        self.pending.wait()
+        self.pending = None
+        self.num_missing = len(self.parameters)
+        unused = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
+        if unused:
+            # a parameter that no rank used keeps no gradient, so that the optimizer passes over it
+            users = self.num_users.tolist()
+            unused = [i for i in unused if users[i] == 0]
+        for i, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
+            if i not in unused:
+                parameter.grad = view
+
+
+def _view(part: Tensor, parameter: Parameter) -> Tensor:
+    """`part` in the shape of the parameter, and in its memory layout where that is channels-last."""
+    if parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+        return part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())
+    return part.view(parameter.shape)
+
+
+class Exchange:
+    """Sums the gradients of `parameters` over the ranks of `world`.
+
+    `begin` before the last backward of a step, `finish` after it: then every gradient is the sum over
+    ranks, the same bits on all of them. In a world of one there is nothing to do and nothing is hooked.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], world: World) -> None:
+        self.parameters = list(parameters)
+        self._world = world
+        self._buckets = _bucketed(self.parameters) if world.size > 1 else []
+        self._running = False
+        self._num_launched = 0
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket))
+            for bucket in self._buckets
+            for parameter in bucket.parameters
+        ]
+
+    def begin(self) -> None:
+        """The backward that comes is the last of this step: gradients may leave as they get ready."""
+        self._running = True
+
+    def finish(self) -> None:
+        """Send what has not left yet, and wait until all sums are there."""
+        while self._num_launched < len(self._buckets):
+            self._launch_next()
+        self._running = False
+        self._num_launched = 0
+        for bucket in self._buckets:
+            bucket.finish()
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _on_gradient(self, bucket: _Bucket, parameter: Tensor) -> None:
+        if not self._running:
+            return
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ConfigError(
+                f"A parameter of shape {tuple(parameter.shape)} has a sparse gradient, which cannot be "
+                "exchanged; make its layer with sparse=False."
+            )
+        bucket.num_missing -= 1
+        while self._num_launched < len(self._buckets) and not self._buckets[self._num_launched].num_missing:
+            self._launch_next()
+
+    def _launch_next(self) -> None:
+        self._buckets[self._num_launched].launch(self._world)
+        self._num_launched += 1
+
+
+def _bucketed(parameters: list[Parameter]) -> list[_Bucket]:
+    """Buckets in the order in which backward is expected to fill them: the last parameters first.
+
+    The first one is small, so that the exchange starts early.
+    """
+    groups: list[list[Parameter]] = []
+    num_bytes = 0
+    for parameter in reversed(parameters):
+        limit = _FIRST_BUCKET_BYTES if len(groups) <= 1 else _BUCKET_BYTES
+        last = groups[-1][-1] if groups else None
+        if last is None or num_bytes >= limit or (last.dtype, last.device) != (parameter.dtype, parameter.device):
+            groups.append([])
+            num_bytes = 0
+        groups[-1].append(parameter)
+        num_bytes += parameter.numel() * parameter.element_size()
+    return [_Bucket(group) for group in groups]

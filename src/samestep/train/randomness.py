@@ -1,0 +1,52 @@
+"""The random streams of training: what dropout and everything else in a model draws from, step by step."""
+
+import torch
+
+from samestep.device import generators_of
+from samestep.keys import derive
+from samestep.nn.dropout import DropoutStream
+from samestep.world import World
+
+
+class Randomness:
+    """Sets the generators at the start of each turn, from keys that know the step but not the world.
+
+    Dropout layers take their masks from `dropout`, example by example, on any number of ranks. Whatever
+    else draws from torch's generators gets a stream for (seed, step, turn, shard): other numbers on every
+    rank, the same on every repetition.
+    """
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.dropout = DropoutStream()
+        self._world = world
+        self._seed = seed
+        self._generators = generators_of(world.device)
+        self._key = 0
+
+    def begin(self, key: int) -> None:
+        """Set torch's generators."""
+        self._key = key
+        for generator in self._generators:
+            generator.manual_seed(key)
+
+    def begin_turn(self, optimizer: int, step: int, turn: int) -> None:
+        """Set all streams for one turn of one step of one optimizer (known by its number)."""
+        self.begin(derive(self._seed, "shard", optimizer, step, turn, self._world.rank))
+        self.dropout.begin(derive(self._seed, "dropout", optimizer, step, turn))
+
+    def was_drawn_from(self) -> bool:
+        """Whether the turn took random numbers that depend on the rank.
+
+        The tokens by which dropout layers know their calls are drawn from the same generator: they are
+        drawn again here, and do not count.
+        """
+        return any(
+            not torch.equal(generator.get_state(), self._expected_state(generator))
+            for generator in self._generators
+        )
+
+    def _expected_state(self, generator: torch.Generator) -> torch.Tensor:
+        untouched = torch.Generator(generator.device).manual_seed(self._key)
+        if generator is torch.default_generator:
+            self.dropout.draw_tokens(untouched)
+        return untouched.get_state()

@@ -1,0 +1,309 @@
+"""Step: one optimizer update that means the same on any number of ranks.
+
+The gradient of a step is that of `sum of losses / sum of weights` over the whole global batch, plus a
+penalty that counts once. Ranks add up gradients of sums; the division comes last, when the sum of weights
+is known, because no rank knows it before. Clipping, scaling and the schedule see the finished gradient.
+
+With U the sum of weights of the step before and W that of this step, every rank runs backward on
+`losses / U` and the summed gradient is multiplied by U / W. Where the weights are constant that factor is
+exactly 1 and costs nothing; and gradients keep the size that they have on one device, so that fp16 loss
+scaling sees nothing unusual.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.nn import Parameter
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from samestep.device import is_on_host
+from samestep.errors import LossError
+from samestep.train import stop
+from samestep.train.exchange import Exchange
+from samestep.train.randomness import Randomness
+from samestep.world import Pending, World
+
+Number = Tensor | float
+
+
+
+class Totals:
+    """Sums over all ranks of what one step saw.
+
+    Reading a value waits for the device; whoever reads one step late does not wait.
+    """
+
+    __slots__ = ("_values", "grad_norm")
+
+    def __init__(self, values: Tensor, grad_norm: Tensor | None) -> None:
+        self._values = values
+        self.grad_norm = grad_norm
+        """The norm of the whole gradient before clipping; None where nothing was clipped."""
+
+    def read(self) -> tuple[float, float, bool]:
+        """Sum of losses, sum of weights, and whether any rank wished to stop."""
+        loss_sum, weight, wishes = self._values.tolist()
+        return loss_sum, weight, wishes > 0
+
+    @property
+    def loss(self) -> float:
+        """The loss of the step, without the penalty: sum of losses over sum of weights."""
+        loss_sum, weight, _ = self.read()
+        return loss_sum / weight if weight else math.nan
+
+
+class NonFiniteLoss(LossError):
+    """The loss of a step is infinite or not a number; raised before the update, on all ranks, on request."""
+
+
+class Stepper:
+    """The steps of one optimizer, and what has to be known from one to the next."""
+
+    def __init__(
+        self, optimizer: Optimizer, world: World, randomness: Randomness, scaler: GradScaler | None, index: int
+    ) -> None:
+        self.optimizer = optimizer
+        self.num_steps = 0
+        self.totals: Totals | None = None
+        self.after_first_step: Callable[[], None] | None = None
+        self._world = world
+        self._randomness = randomness
+        self._scaler = scaler
+        self._index = index
+        self._exchange: Exchange | None = None
+        self._unit: Number | None = None  # U of the module's docstring
+        self._loss_sum: Number = 0.0
+        self._weight: Number = 0.0
+        self._values: Tensor | None = None
+        self._pending: Pending | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What the next step needs, free of the world."""
+        return {
+            "num_steps": self.num_steps,
+            "unit": None if self._unit is None else float(self._unit),
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on after the step at which `state` was taken."""
+        self.num_steps = state["num_steps"]
+        self._unit = state["unit"]
+        if self._scaler is not None and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
+
+    def begin(self, turn: int) -> None:
+        """Make ready for the forward of a turn."""
+        if turn == 0:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._loss_sum = self._weight = 0.0
+        self._randomness.begin_turn(self._index, self.num_steps, turn)
+
+    def backward(self, loss_sum: Tensor, weight: Number, penalty: Tensor | None, turn: int, turns: int) -> None:
+        """Add the gradients of one turn; in the last one the exchange starts as they get ready."""
+        world = self._world
+        if world.is_idle:
+            weight = 0.0
+        else:
+            self._loss_sum = self._loss_sum + loss_sum.detach()
+            self._weight = self._weight + weight
+        if self._unit is None:
+            self._unit = self._first_unit(weight, turns)
+        is_last = turn == turns - 1
+        if is_last:
+            self._values = self._vector(self._loss_sum, self._weight, float(stop.requested() is not None))
+            self._pending = world.sum_(self._values)
+        if world.is_idle:
+            # the others' synchronised norms need this rank's company on the way back; its gradients count
+            # nothing, and are thrown away rather than multiplied by 0, which would keep a NaN
+            used = [p for p in self._parameters() if p.requires_grad]
+            torch.autograd.grad(loss_sum, used, grad_outputs=torch.zeros_like(loss_sum), allow_unused=True)
+        else:
+            roots, seeds = [loss_sum], [self._seed(loss_sum, 1.0)]
+            if penalty is not None and is_last:
+                roots.append(penalty)
+                seeds.append(self._seed(penalty, self._penalty_factor()))
+            if is_last:
+                self.exchange.begin()
+            torch.autograd.backward(roots, seeds)
+
+    def update(self, *, clip_norm: float | None, schedule: Any, stop_on_nan: bool) -> None:
+        """Finish the gradient, clip it, update the parameters and move the schedule on."""
+        self.exchange.finish()
+        loss_sum, weight = self._known_sums()
+        if stop_on_nan and not math.isfinite(float(loss_sum)):
+            raise NonFiniteLoss(f"The loss of step {self.num_steps} is {float(loss_sum)}; the update was not made.")
+        assert self._unit is not None
+        gradients = [p.grad for p in self._parameters() if p.grad is not None]
+        factor = _ratio(self._unit, weight)
+        if isinstance(factor, Tensor) or factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+        self._unit = weight if isinstance(weight, Tensor) or weight > 0 else self._unit
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
+        grad_norm = None
+        if clip_norm is not None:
+            grad_norm = clip_grad_norm_(self._parameters(), clip_norm)
+        if self._scaler is not None:
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+        else:
+            self.optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        assert self._values is not None
+        self.totals = Totals(self._values, grad_norm)
+        self._values = None
+        self.num_steps += 1
+        if self.after_first_step is not None:
+            look, self.after_first_step = self.after_first_step, None
+            look()
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange of the optimizer's parameters; made anew when some were added."""
+        parameters = self._parameters()
+        if self._exchange is None or len(self._exchange.parameters) != len(parameters):
+            if self._exchange is not None:
+                self._exchange.close()
+            self._exchange = Exchange(parameters, self._world)
+        return self._exchange
+
+    def close(self) -> None:
+        """Leave the parameters as they would be without this stepper."""
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def _parameters(self) -> list[Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _first_unit(self, weight: Number, turns: int) -> Number:
+        total = self._vector(0.0, weight, 0.0)
+        self._world.sum_(total).wait()
+        return float(total[1]) * turns or 1.0
+
+    def _vector(self, loss_sum: Number, weight: Number, wish: float) -> Tensor:
+        parts = [loss_sum, weight, wish]
+        if all(is_on_host(part) for part in parts if isinstance(part, Tensor)):
+            values = torch.tensor([float(part) for part in parts], dtype=torch.float64)
+            return values.to(self._world.device)
+        device = self._world.device
+        return torch.stack([torch.as_tensor(part, dtype=torch.float64, device=device) for part in parts])
+
+    def _seed(self, root: Tensor, factor: Number) -> Tensor:
+        assert self._unit is not None
+        seed = torch.as_tensor(factor / self._unit, dtype=root.dtype, device=root.device)
+        return seed if self._scaler is None else self._scaler.scale(seed)
+
+    def _penalty_factor(self) -> Number:
+        # every rank with examples adds an equal part of W · penalty / U, so that U / W makes it count once
+        share = self._world.share
+        num_active = self._world.size if share is None else min(share.total, self._world.size)
+        _, weight = self._known_sums()
+        return weight / num_active
+
+    def _known_sums(self) -> tuple[Number, Number]:
+        """Sum of losses and of weights over all ranks: plain numbers where they can be had without waiting."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        assert self._values is not None
+        if is_on_host(self._values):
+            loss_sum, weight, _ = self._values.tolist()
+            return loss_sum, weight
+        return self._values[0], self._values[1]
+
+
+class Step:
+    """One pass through `with world.step(optimizer) as step:`, which is one turn of a step.
+
+    The update happens when the block of the last turn ends; an exception inside leaves the weights alone.
+    """
+
+    __slots__ = ("_clip_norm", "_has_backward", "_schedule", "_stepper", "_stop_on_nan", "_turn", "_turns")
+
+    def __init__(
+        self, stepper: Stepper, turn: int, turns: int, clip_norm: float | None, schedule: Any, stop_on_nan: bool
+    ) -> None:
+        self._stepper = stepper
+        self._turn = turn
+        self._turns = turns
+        self._clip_norm = clip_norm
+        self._schedule = schedule
+        self._stop_on_nan = stop_on_nan
+        self._has_backward = False
+
+    @property
+    def is_last_turn(self) -> bool:
+        """Whether the end of this block is the end of the step."""
+        return self._turn == self._turns - 1
+
+    @property
+    def totals(self) -> Totals:
+        """What the step saw over all ranks; after the block of the last turn."""
+        if self._stepper.totals is None:
+            raise LossError("step.totals was asked for before a step was over; read it after the `with` block.")
+        return self._stepper.totals
+
+    def __enter__(self) -> "Step":
+        self._stepper.begin(self._turn)
+        return self
+
+    def backward(
+        self, sum: Tensor, weight: Number | None = None, penalty: Tensor | None = None, outputs: Any = None
+    ) -> None:
+        """Backward of this rank's sum of losses; `weight` is the sum of their weights.
+
+        `penalty` is a term of the loss that belongs to no example; it counts once, not once a rank.
+        `outputs` is not looked at: a whole `Loss` can be passed on as `*loss`.
+        """
+        if self._has_backward:
+            raise LossError(
+                "step.backward was called twice in one block. Add the losses up and call it once, or let the "
+                "loader cut the batch into turns: world.loader(…, accumulate=k)."
+            )
+        self._has_backward = True
+        loss_sum, weight = checked(sum, weight)
+        self._stepper.backward(loss_sum, weight, penalty, self._turn, self._turns)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            return
+        if not self._has_backward:
+            raise LossError("The block of world.step ended without a call of step.backward.")
+        if self.is_last_turn:
+            self._stepper.update(
+                clip_norm=self._clip_norm, schedule=self._schedule, stop_on_nan=self._stop_on_nan
+            )
+
+
+def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:
+    """The pair that a step needs, or a LossError that says what it got instead."""
+    rule = "the loss must return (sum of losses, sum of weights), two numbers; for a mean, multiply by the count"
+    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1:
+        got = f"a tensor of shape {tuple(loss_sum.shape)}" if isinstance(loss_sum, Tensor) else repr(loss_sum)
+        raise LossError(f"The sum of losses is {got}, not a tensor with one number: {rule}.")
+    if weight is None:
+        raise LossError(f"The loss came without the sum of weights: {rule}.")
+    if isinstance(weight, Tensor):
+        if weight.numel() != 1:
+            raise LossError(f"The sum of weights is a tensor of shape {tuple(weight.shape)}: {rule}.")
+        weight = weight.detach().reshape(())
+    elif isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise LossError(f"The sum of weights is {weight!r}: {rule}.")
+    if (not isinstance(weight, Tensor) or is_on_host(weight)) and not 0 <= float(weight) < math.inf:
+        raise LossError(f"The sum of weights is {float(weight)}; it must be 0 or more, and finite.")
+    if not loss_sum.requires_grad and torch.is_grad_enabled():
+        raise LossError("The sum of losses does not depend on any parameter that is trained.")
+    return loss_sum.reshape(()), weight
+
+
+def _ratio(unit: Number, weight: Number) -> Number:
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, unit / weight, torch.zeros_like(weight))
+    return unit / weight if weight > 0 else 0.0

@@ -1,0 +1,172 @@
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from samestep import __version__, cli
+from samestep.launch.failure import Failure
+from samestep.launch.local import Outcome
+from samestep.record import RecordWriter
+
+
+@pytest.fixture
+def samestep(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["samestep", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return end.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Stand in for the launcher: notes each job, and writes a record of five steps as a run would."""
+    jobs = []
+
+    def launch(job, *, gpus, out, port, threads, on_tick):
+        jobs.append((job, gpus, out))
+        out = out.resolve()
+        out.mkdir(parents=True)
+        writer = RecordWriter(out, 0)
+        writer.describe()
+        for step in range(1, 6):
+            gap = launch.gap if gpus > 1 else 0.0
+            writer.step(step, epoch=1, examples=64, loss=1.0 / step + gap, lr=0.1)
+        result = {"status": "finished", "digest": "ab12", "world_size": gpus, "mode": "fast"}
+        result |= {"steps": 5, "examples": 320, "seconds": 0.5}
+        writer.finish(result)
+        writer.close()
+        on_tick([])
+        return Outcome(status="finished", result=result, out=out)
+
+    launch.gap = 0.0
+    monkeypatch.setattr(cli, "launch", launch)
+    return launch, jobs
+
+
+def test_help_and_version_do_not_wait_for_torch():
+    program = "import sys; sys.argv = ['samestep', '--version']\nimport samestep.cli as c\n"
+    program += "try: c.main()\nfinally: sys.exit(3 if 'torch' in sys.modules else 0)"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"samestep {__version__}\n"
+    assert time.monotonic() - began < 3  # 0.2 s on an idle machine; torch alone takes longer than 1 s
+
+
+def test_train_prints_the_digest_alone_on_standard_output(samestep, launched):
+    code, out, err = samestep("train", "task.py:small", "--gpus", 2, "--set", "lr=1", "--set", "x=[1]")
+    assert (code, out) == (0, "ab12\n")
+    assert "no GPU found: 2 CPU ranks (gloo)" in err and "training finished" in err
+    job, gpus, folder = launched[1][0]
+    assert (job.command, job.target, job.overrides) == ("train", "task.py:small", ("lr=1", "x=[1]"))
+    assert gpus == 2 and str(folder).startswith("runs/small-")
+
+
+def test_json_is_one_object_with_the_fields_of_the_contract(samestep, launched):
+    code, out, _ = samestep("train", "task.py", "--json", "--out", "o")
+    answer = json.loads(out)
+    assert code == 0
+    assert {"digest", "world_size", "mode", "steps", "examples", "out", "findings"} <= answer.keys()
+    assert answer["digest"] == "ab12" and answer["findings"] == [] and answer["out"].endswith("/o")
+
+
+def test_a_failed_run_is_one_sentence_and_exit_code_2(samestep, monkeypatch, tmp_path):
+    failure = Failure(rank=1, sentence="Rank 1 failed: ValueError: bad", where="net.py:7")
+    failed = Outcome(status="failed", result={"status": "failed"}, out=tmp_path, failure=failure)
+    monkeypatch.setattr(cli, "launch", lambda *a, **k: failed)
+    code, out, err = samestep("train", "task.py")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1:] == ["error: Rank 1 failed: ValueError: bad", "    at net.py:7"]
+    assert json.loads(samestep("train", "task.py", "--json")[1])["status"] == "failed"
+
+
+@pytest.mark.parametrize(("text", "gpus"), [("n_gpus: 4", 4), ("lr: 1", 1), ("", 1), ("[1]", 1)])
+def test_a_yaml_target_may_say_how_many(samestep, launched, tmp_path, text, gpus):
+    (tmp_path / "c.yaml").write_text(text)
+    samestep("train", "c.yaml")
+    samestep("train", "c.yaml", "--gpus", 3, "--out", "x")
+    assert [job[1] for job in launched[1]] == [gpus, 3]
+
+
+@pytest.mark.parametrize(
+    "text", ["n_gpus: many", "n_gpus: 0", "n_gpus: true", "a: [", "!!python/object:os.x {}"]
+)
+def test_a_yaml_target_that_is_no_use(samestep, launched, tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    code, _, err = samestep("train", "c.yaml")
+    assert code == 2 and err.startswith("error: ") and "c.yaml" in err and "Traceback" not in err
+    assert launched[1] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["train", "t.py", "--mode", "bitwise"], "--mode bitwise was asked for"),
+        (["train", "t.py", "--resume"], "name its folder with --out"),
+        (["train", "t.py", "--resume", "--out", "none"], "holds no run"),
+        (["train", "--gpus", "2", "--", "bash", "x.sh"], "only Python can be run"),
+        (["train", "--set", "a=1", "--", "python", "x.py"], "is not a file"),
+        (["evaluate", "t.py", "--checkpoint", "none"], "checkpoint none was asked for"),
+        (["demo", "--gpus", "1,2,3"], "two world sizes"),
+        (["train", "t.py", "--out", "/proc/x/y"], "cannot be written"),
+        (["train", "t.py", "--gpus", "0"], "Invalid value"),
+        (["train", "t.py", "--mode", "slow"], "Invalid value"),
+        (["train"], "Missing argument"),
+        (["fly"], "No such command"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_with_exit_code_2(samestep, words, reason):
+    code, out, err = samestep(*words)
+    assert (code, out) == (2, "") and reason in " ".join(err.split()) and "Traceback" not in err
+
+
+def test_a_finished_run_is_not_overwritten(samestep, tmp_path):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "job.json").write_text("{}")
+    (tmp_path / "o" / "result.json").write_text('{"status": "finished"}')
+    code, _, err = samestep("train", "t.py", "--out", "o")
+    assert code == 2 and "holds a run already" in err and "--resume" in err
+
+
+def test_a_port_in_use(samestep):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = samestep("train", "t.py", "--port", port)
+    assert code == 2 and f"port {port}, which cannot be used" in err
+
+
+def test_evaluate_and_predict_pass_on_the_checkpoint(samestep, launched, tmp_path):
+    (tmp_path / "ck").mkdir()
+    assert samestep("evaluate", "t.py", "--checkpoint", "ck", "--data", "test")[0] == 0
+    assert samestep("predict", "t.py", "--checkpoint", "ck", "-o", "p", "-g", 3)[0] == 0
+    (first, one, _), (second, three, out) = launched[1]
+    assert (first.command, first.data, first.checkpoint, one) == ("evaluate", "test", str(tmp_path / "ck"), 1)
+    assert (second.command, three, str(out)) == ("predict", 3, "p")
+
+
+def test_the_demo_says_that_both_took_the_same_steps(samestep, launched):
+    launched[0].gap = 1e-7
+    code, out, err = samestep("demo", "--out", "d")
+    assert (code, out) == (0, "equal\n") and "Both runs took the same 5 steps" in err
+    assert [job[1] for job in launched[1]] == [1, 2]
+    assert err.count("no GPU found") == 1
+
+
+def test_the_demo_says_when_they_did_not(samestep, launched):
+    launched[0].gap = 1e-3
+    code, out, _ = samestep("demo", "--out", "d", "--json")
+    assert code == 1 and json.loads(out)["verdict"] == "different"
+    assert samestep("demo", "--out", "e")[1] == "different\n"
