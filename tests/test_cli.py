@@ -42,7 +42,7 @@ def launched(monkeypatch):
         writer.describe()
         for step in range(1, 6):
             gap = launch.gap if gpus > 1 else 0.0
-            writer.step(step, epoch=1, examples=64, loss=1.0 / step + gap, lr=0.1)
+            writer.step(step, epoch=1, examples=64 * step, loss=1.0 / step + gap, lr=0.1)
         result = {"status": "finished", "digest": "ab12", "world_size": gpus, "mode": "fast"}
         result |= {"steps": 5, "examples": 320, "seconds": 0.5}
         writer.finish(result)

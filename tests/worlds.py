@@ -88,6 +88,8 @@ def _serve(pipe: Any, rank: int, size: int, port: int) -> None:
         RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
     )  # fmt: skip
+    # loader workers start as they do in a process that nobody has forked
+    multiprocessing.set_start_method("fork", force=True)
     import torch
 
     import samestep

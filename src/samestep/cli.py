@@ -284,9 +284,9 @@ def _tell_demo(console: Console, sizes: list[int], records: list[Record], verdic
         rows[f"{size} rank{'s' * (size > 1)}"] = (
             f"{result.get('examples')} examples, {result.get('seconds', 0.0):.1f} s"
         )
-    rows["largest difference"] = (
+    rows["closest to the limit"] = (
         f"{verdict.worst_difference:.1e} in the loss of step {verdict.worst_step} "
-        f"(rounding explains {verdict.worst_tolerance:.1e})"
+        f"(limit {verdict.worst_tolerance:.1e})"
     )
     show.show_summary(console, "demo: handwritten digits", rows)
     if verdict.verdict in ("same", "equal"):

@@ -98,6 +98,7 @@ def _run_task(job: Job, folder: Path, record: RecordWriter) -> dict[str, Any]:
         from samestep.train.loop import train
 
         return dict(train(task, world, out=folder, resume=job.resume, record=record))
+    assert job.checkpoint is not None, "evaluate and predict are jobs on a checkpoint"
     if job.command == "evaluate":
         from samestep.train.evaluate import evaluate_checkpoint
 

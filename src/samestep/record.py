@@ -105,8 +105,8 @@ class RecordWriter:
     def step(self, step: int, **values: Any) -> None:
         """Write down a step, if it is one that is kept; steps count from 1, over all epochs.
 
-        Of the values, readers know `epoch`, `loss`, `lr`, `grad_norm`, `step_s` and `examples`, which is the
-        number of examples of this step over all ranks.
+        Of the values, readers know `epoch`, `loss`, `lr`, `grad_norm`, `step_s` and `examples`, which
+        counts the examples trained on so far, over all ranks and steps.
         """
         if self.rank != 0:
             return

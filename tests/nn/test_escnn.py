@@ -42,35 +42,42 @@ class _FieldNorm(nn.Module):
 
 
 class _IIDBatchNorm(_FieldNorm):
-    """Two fields of size 2, of which the first component is trivial."""
+    """Two fields of size 2, of which the first component is trivial, and two of size 1, of which none is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._has_trivial = {"a.b": True}
+        self._sizes = [("a.b", 2), ("c", 1)]
+        self._has_trivial = {"a.b": True, "c": False}
         self.register_buffer("a^b_avg", torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double())
         self.register_buffer("a^b_running_mean", torch.zeros(2, 2).double())
-        self.register_buffer("a^b_running_var", torch.ones(2, 1).double())
+        for name, _ in self._sizes:
+            self.register_buffer(f"{self._escape_name(name)}_running_var", torch.ones(2, 1).double())
 
-    def _estimate_stats(self, slice: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    def _estimate_stats(self, slice: Tensor, name: str) -> tuple[Tensor | None, Tensor]:
         axes = (0, *range(3, slice.dim()))
-        projection = getattr(self, f"{self._escape_name(name)}_avg")
-        mean = slice.mean(dim=axes, keepdim=True).detach()
-        means = torch.einsum("ij,bcj...->bci...", projection, mean)
-        vars = (slice - means).var(dim=axes, unbiased=True).mean(dim=1, keepdim=True).detach()
-        return means.reshape(2, 2), vars
+        means, centered = None, slice
+        if self._has_trivial[name]:
+            projection = getattr(self, f"{self._escape_name(name)}_avg")
+            mean = slice.mean(dim=axes, keepdim=True).detach()
+            means = torch.einsum("ij,bcj...->bci...", projection, mean)
+            centered = slice - means
+            means = means.reshape(2, 2)
+        return means, centered.var(dim=axes, unbiased=True).mean(dim=1, keepdim=True).detach()
 
     def forward(self, input: GeometricTensor) -> GeometricTensor:
-        x = input.tensor.view(len(input.tensor), 2, 2, -1)
-        mean, var = getattr(self, "a^b_running_mean"), getattr(self, "a^b_running_var")
-        if self.training:
-            factor = self._factor()
-            means, vars = self._estimate_stats(x, "a.b")
-            mean.mul_(1 - factor).add_(factor * means)
-            var.mul_(1 - factor).add_(factor * vars)
-        else:
-            means, vars = mean, var
-        x = (x - means.view(1, 2, 2, 1)) / (vars + self.eps).sqrt().view(1, 2, 1, 1)
-        return GeometricTensor(x.view_as(input.tensor))
+        output = torch.empty_like(input.tensor)
+        factor = self._factor()
+        for name, size in self._sizes:
+            place = slice(0, 4) if name == "a.b" else slice(4, 6)
+            x = input.tensor[:, place].reshape(len(output), 2, size, -1)
+            means, vars = self._estimate_stats(x, name)
+            getattr(self, f"{self._escape_name(name)}_running_var").mul_(1 - factor).add_(factor * vars)
+            if means is not None:
+                getattr(self, f"{self._escape_name(name)}_running_mean").mul_(1 - factor).add_(factor * means)
+                x = x - means.view(1, 2, size, 1)
+            x = x / (vars + self.eps).sqrt().view(1, 2, 1, 1)
+            output[:, place] = x.reshape(len(output), 2 * size, -1)
+        return GeometricTensor(output)
 
 
 class IIDBatchNorm2d(_IIDBatchNorm):
@@ -184,7 +191,7 @@ for _kind, _place in PLACES.items():
     )
 
 LAYERS = {
-    "IIDBatchNorm2d": (IIDBatchNorm2d, 4),
+    "IIDBatchNorm2d": (IIDBatchNorm2d, 6),
     "GNormBatchNorm": (GNormBatchNorm, 6),
     "NormBatchNorm": (NormBatchNorm, 6),
     "InducedNormBatchNorm": (InducedNormBatchNorm, 6),
@@ -196,6 +203,8 @@ def on_ranks(world: World, name: str, counts: list[int], synchronised: bool = Tr
     kind, channels = LAYERS[name]
     layer = kind()
     keys = list(layer.state_dict())
+    if world.rank % 2 and hasattr(layer, "_sizes"):
+        layer._sizes.reverse()  # ESCNN takes them from a set of strings, whose order is the process's own
     if synchronised:
         assert synchronise(layer) == []
         assert isinstance(layer, kind)

@@ -8,7 +8,7 @@ from samestep.report.compare import compare, tolerance
 
 def steps(losses, lr=0.1, examples=64):
     return [
-        {"step": k, "epoch": 1, "loss": loss, "lr": lr, "examples": examples}
+        {"step": k, "epoch": 1, "loss": loss, "lr": lr, "examples": examples * k}
         for k, loss in enumerate(losses, start=1)
     ]
 
@@ -54,3 +54,13 @@ def test_the_tolerance_grows_with_steps_terms_and_loss(step, terms, loss):
     assert here > 0
     assert tolerance(step + 1, terms=terms, largest_loss=loss) > here
     assert tolerance(step, terms=terms + 1, largest_loss=loss) >= here
+
+
+def test_terms_are_the_examples_of_one_step_and_not_those_so_far():
+    reference = steps(LOSSES)
+    allowed = tolerance(5, terms=64, largest_loss=2.3)
+    inside, outside = ([*LOSSES[:4], LOSSES[4] + part * allowed] for part in (0.9, 1.1))
+    assert compare(reference, steps(inside)).verdict == "equal"
+    assert compare(reference, steps(outside)).verdict == "different"
+    # counted over all steps, five times as many terms would have hidden the difference
+    assert outside[4] - LOSSES[4] < tolerance(5, terms=64 * 5, largest_loss=2.3)

@@ -21,8 +21,8 @@ def text_of(console):
 def write(folder, step=7):
     folder.mkdir(exist_ok=True)
     writer = RecordWriter(folder, 0)
-    writer.describe(total_steps=20)
-    writer.step(step, epoch=2, examples=64, loss=0.5)
+    writer.describe(num_steps=20)
+    writer.step(step, epoch=2, examples=64 * step, loss=0.5)
     return writer
 
 
@@ -60,7 +60,7 @@ def test_the_rate_is_in_examples_a_second(tmp_path, monkeypatch):
     for clock[0], step in ((10.0, 1), (20.0, 11)):
         write(tmp_path, step)
         watch([])
-    assert text_of(console).splitlines()[-1].endswith("64 ex/s")
+    assert text_of(console).splitlines()[-1].endswith(" 64 examples/s")
 
 
 @pytest.mark.parametrize("width", [40, 100])

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-import worlds  # its fork server has torch loaded, so a process costs milliseconds
 from samestep.errors import CheckpointError, ConfigError
 from samestep.train import checkpoint
 from samestep.train.checkpoint import CheckpointFolder, load, resolve
 from samestep.train.state import digest, load_optimizer_state, optimizer_state
 
-processes = multiprocessing.get_context("forkserver")
-assert worlds
+processes = multiprocessing.get_context("fork")  # the children use one thread, and start in milliseconds
 
 
 def sections(step: int, size: int = 1000) -> dict:
@@ -159,7 +158,7 @@ def test_tensors_in_meta_are_refused(tmp_path):
 
 @pytest.fixture
 def quick_folder(tmp_path):
-    """A folder in memory where there is one: a kill does not tell it from a disk, and a shared disk is slow."""
+    """A folder in memory where there is one: to a kill it is like a disk, and a shared disk is slow."""
     memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
         yield Path(folder)
@@ -175,15 +174,20 @@ def save_for_ever(folder: Path, first: int) -> None:
 
 
 def overwrite_for_ever(file: Path, _: int) -> None:
+    torch.set_num_threads(1)
     while True:
         torch.save(sections(1, size=500_000), file)
 
 
-def killed_after(target, path: Path, first: int, wanted: Path, delay_s: float) -> None:
+def has_reached(checkpoints: CheckpointFolder, step: int) -> bool:
+    return names(checkpoints)[-1:] >= [f"step-{step:09d}"]
+
+
+def killed_after(delay_s: float, target, path: Path, first: int, has_begun) -> None:
     process = processes.Process(target=target, args=(path, first))
     process.start()
     deadline = time.monotonic() + 60
-    while not wanted.exists():
+    while not has_begun():
         assert time.monotonic() < deadline and process.is_alive()
         time.sleep(0.001)
     time.sleep(delay_s)
@@ -197,10 +201,10 @@ def test_a_kill_at_any_instant_leaves_whole_checkpoints(quick_folder):
     best_step = -1
     num_caught = 0
     for _ in range(15):
-        wanted = quick_folder / f"step-{first:09d}"
-        killed_after(save_for_ever, quick_folder, first, wanted, chance.uniform(0.0, 0.03))
-        num_caught += bool(list(quick_folder.glob(".tmp-*")))
         reader = CheckpointFolder(quick_folder)
+        has_begun = partial(has_reached, reader, first)
+        killed_after(chance.uniform(0.0, 0.03), save_for_ever, quick_folder, first, has_begun)
+        num_caught += bool(list(quick_folder.glob(".tmp-*")))
         latest = load(reader.latest())
         assert latest.step >= first and all(map(is_whole, reader.all()))
         if reader.best() is not None:
@@ -218,7 +222,7 @@ def test_control_a_file_written_over_itself_is_lost(quick_folder):
     chance = random.Random(0)
     file = quick_folder / "model.pt"
     for _ in range(40):
-        killed_after(overwrite_for_ever, file, 0, file, chance.uniform(0.0, 0.03))
+        killed_after(chance.uniform(0.0, 0.03), overwrite_for_ever, file, 0, file.exists)
         try:
             torch.load(file, weights_only=True)
         except (RuntimeError, EOFError):
@@ -231,6 +235,7 @@ def test_control_a_file_written_over_itself_is_lost(quick_folder):
 
 
 def save_beyond_the_limit(folder: Path, answers) -> None:
+    torch.set_num_threads(1)
     checkpoints = CheckpointFolder(folder)
     checkpoints.save(1, sections(1), {"step": 1}, best=True)
     checkpoints.wait()

@@ -201,8 +201,9 @@ def _draw_of(
 
 
 def _made(sampler: Any, dataset: Any) -> Any:
-    """The sampler itself, or what a function of the data set makes of it."""
-    return sampler if hasattr(sampler, "__iter__") else sampler(dataset)
+    """The sampler itself, or what a function (or class) of the data set makes."""
+    is_sampler = hasattr(sampler, "__iter__") and not isinstance(sampler, type)
+    return sampler if is_sampler else sampler(dataset)
 
 
 def _length(dataset: Any) -> int:

@@ -102,8 +102,12 @@ def _outcome(agent: Agent, job: Job, *, was_interrupted: bool, seconds: float) -
     done = frozenset(rank for rank in ranks if (rank_folder(folder, rank) / "done").exists())
     result = read_json(folder / "result.json")
     if result is not None and len(done) == agent.ranks:
-        status = "stopped" if result.get("status") == "stopped" else "finished"
-        return Outcome(status=status, result=result, out=folder, was_interrupted=was_interrupted)
+        return Outcome(
+            status="stopped" if result.get("status") == "stopped" else "finished",
+            result=result,
+            out=folder,
+            was_interrupted=was_interrupted,
+        )
     failure = None
     if not was_interrupted:
         failure = _failure(agent, done)

@@ -34,7 +34,7 @@ def qualified_name(kind: type) -> str:
 
 @functools.cache
 def _mixed(base: type, mixin: type) -> type:
-    return types.new_class(f"Synchronised{base.__name__.lstrip('_')}", (mixin, base))
+    return _class(f"Synchronised{base.__name__.lstrip('_')}", (mixin, base), {"__module__": mixin.__module__})
 
 
 @functools.cache
@@ -50,4 +50,8 @@ def _replaced(kind: type, replacements: tuple[tuple[type, type], ...]) -> type:
     if final is not None:
         # a lazy module changes its own class when it first sees data
         attributes["cls_to_become"] = _replaced(final, replacements)
-    return types.new_class(kind.__name__, (kind, ours), exec_body=lambda body: body.update(attributes))
+    return _class(kind.__name__, (kind, ours), attributes)
+
+
+def _class(name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> type:
+    return types.new_class(name, bases, exec_body=lambda body: body.update(attributes))

@@ -107,8 +107,14 @@ def _bessel(count: Tensor) -> Tensor:
 
 def _converter(name: str, mixin: type, needs: str) -> Callable[[nn.Module], None]:
     def convert(module: nn.Module) -> None:
-        if hasattr(type(module), needs):
-            mix_in(module, name, mixin)
+        if not hasattr(type(module), needs):
+            return
+        mix_in(module, name, mixin)
+        layer: Any = module
+        if hasattr(layer, "_sizes"):
+            # kinds of fields come in the order of a set of strings, which differs from process to process:
+            # ranks would exchange the statistics of one kind for those of another
+            layer._sizes = sorted(layer._sizes)
 
     return convert
 

@@ -1,4 +1,4 @@
-"""Typed forms of two decorators of torch that say how a function may be traced."""
+"""How a function may be traced by torch: typed forms of what torch leaves untyped."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

@@ -87,9 +87,7 @@ class Watch:
         about = read_json(self._folder / "record.json") or {}
         state = self._state(progress, about, now)
         if self._bar is not None and self._row is not None:
-            self._bar.update(
-                self._row, total=about.get("total_steps"), completed=progress["step"], state=state
-            )
+            self._bar.update(self._row, total=about.get("num_steps"), completed=progress["step"], state=state)
         elif now - self._told >= PLAIN_EVERY_S:
             self._told = now
             self._console.print(Text(f"{self._title}: {state}"))
@@ -100,11 +98,11 @@ class Watch:
     def _state(self, progress: Mapping[str, Any], about: Mapping[str, Any], now: float) -> str:
         step = progress["step"]
         examples = progress.get("examples")
-        if isinstance(examples, int | float) and (self._last is None or step != self._last[0]):
+        if isinstance(examples, int | float) and (self._last is None or examples != self._last[0]):
             if self._last is not None and now > self._last[1]:
-                self._rate = f"{examples * (step - self._last[0]) / (now - self._last[1]):,.0f} ex/s"
-            self._last = (step, now)
-        total = about.get("total_steps")
+                self._rate = f"{(examples - self._last[0]) / (now - self._last[1]):,.0f} examples/s"
+            self._last = (examples, now)
+        total = about.get("num_steps")
         loss = progress.get("loss")
         parts = [
             f"epoch {progress['epoch']}" if "epoch" in progress else "",
