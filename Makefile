@@ -1,0 +1,42 @@
+# Every target does its own set-up: a virtual environment in .venv with the pinned dependencies.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check bench docs lock clean
+
+setup: $(READY)
+
+# torch first and by its exact version: another package's wider request could bring in another build
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Samestep needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/samestep demo
+
+test: setup
+	$(BIN)/pytest --cov --cov-report=term:skip-covered
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+docs: setup
+	$(BIN)/pytest tests/test_docs.py
+
+lock: setup
+	@echo '# Versions that the tests run with: made by `make lock` from an environment that passed. pyproject.toml allows more.' > constraints.txt
+	@$(BIN)/pip freeze --exclude-editable | sed 's/^\(torch==[0-9.]*\).*/\1/' >> constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
