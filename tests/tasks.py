@@ -15,7 +15,9 @@ import samestep
 class Images(Dataset[tuple[Tensor, Tensor]]):
     """Random images with labels; augmented from all three generators when asked."""
 
-    def __init__(self, num_examples: int = 43, *, augment: bool = True, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self, num_examples: int = 43, *, augment: bool = True, dtype: torch.dtype = torch.float64
+    ) -> None:
         generator = torch.Generator().manual_seed(7)
         self.images = torch.randn(num_examples, 2, 5, 5, generator=generator, dtype=dtype)
         self.labels = torch.randint(0, 3, (num_examples,), generator=generator)

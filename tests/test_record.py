@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samestep.record import Record, RecordError, RecordWriter, is_kept, rank_folder, read_json
+from samestep.errors import RecordError
+from samestep.record import Record, RecordWriter, is_kept, rank_folder, read_json
 
 
 def written(folder, steps=3):

@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 
 from samestep import __version__
-from samestep.errors import ConfigError, LaunchError, SamestepError, TargetError
+from samestep.errors import ConfigError, LaunchError, RecordError, SamestepError, TargetError
 from samestep.launch.folder import default_folder
 from samestep.launch.job import Job, script_of
 from samestep.launch.local import Outcome, launch
 from samestep.launch.machine import check_ranks, count_gpus
-from samestep.record import Record, RecordError
+from samestep.record import Record
 from samestep.report import console as show
 from samestep.report.compare import Comparison, compare
 
@@ -135,7 +135,7 @@ def predict(
     target: Target,
     checkpoint: Checkpoint,
     gpus: Gpus = None,
-    data: Data = "test",
+    data: Data = "valid",
     overrides: Overrides = None,
     out: Out = None,
     threads: Threads = None,

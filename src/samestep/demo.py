@@ -62,10 +62,10 @@ class Net(nn.Sequential):
         super().__init__(
             nn.Conv2d(1, width, 3, padding=1, bias=False),
             nn.BatchNorm2d(width),
-            nn.ReLU(),
+            nn.GELU(),
             nn.Conv2d(width, 2 * width, 3, padding=1, stride=2, bias=False),
             nn.BatchNorm2d(2 * width),
-            nn.ReLU(),
+            nn.GELU(),
             nn.Flatten(),
             nn.Dropout(dropout),
             nn.Linear(2 * width * 16, NUM_CLASSES),

@@ -8,7 +8,7 @@
     ├── ReplicaError      the ranks do not hold the same model
     ├── CheckpointError   a checkpoint is missing, damaged, foreign, or could not be written
     ├── LaunchError       the ranks could not be started
-    └── RankError         a rank failed or was lost while the others were running
+    └── RecordError       a folder holds no record, or one that cannot be read
 
 The message of each is one or two sentences for the user: what was asked (with its value), what is true
 (with its value), and what to do. The command line prints it as it is and ends with exit code 2, without a
@@ -21,7 +21,7 @@ __all__ = [
     "DataError",
     "LaunchError",
     "LossError",
-    "RankError",
+    "RecordError",
     "ReplicaError",
     "SamestepError",
     "TargetError",
@@ -60,5 +60,5 @@ class LaunchError(SamestepError):
     """The ranks could not be started."""
 
 
-class RankError(SamestepError):
-    """A rank failed or was lost while the others were running."""
+class RecordError(SamestepError):
+    """A folder holds no record, or one that cannot be read."""

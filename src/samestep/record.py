@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from samestep import __version__
-from samestep.errors import SamestepError
+from samestep.errors import RecordError
 
 FORMAT = "samestep-record"
 VERSION = 1
@@ -36,10 +36,6 @@ FLUSH_EVERY_S = 0.1
 PROGRESS_EVERY_S = 0.5
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-class RecordError(SamestepError):
-    """A record is missing or was written in a form that this version cannot read."""
 
 
 def is_kept(step: int) -> bool:

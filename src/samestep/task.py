@@ -100,8 +100,12 @@ class Task:
                 "model=Net or model=lambda: Net(width=32), so that every rank makes it from the same seed."
             )
         if self.epochs is None and self.steps is None:
-            raise ConfigError("The task says neither `epochs` nor `steps`; one of them must say when to stop.")
-        _at_least(1, self, "batch_size", "epochs", "steps", "steps_per_epoch", "eval_batch_size", "accumulate")
+            raise ConfigError(
+                "The task says neither `epochs` nor `steps`; one of them must say when to stop."
+            )
+        _at_least(
+            1, self, "batch_size", "epochs", "steps", "steps_per_epoch", "eval_batch_size", "accumulate"
+        )
         _at_least(1, self, "checkpoint_every", "keep_last")
         _at_least(0, self, "workers", "seed")
         _one_of(self, "schedule_every", ("step", "epoch"))
@@ -112,7 +116,9 @@ class Task:
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ConfigError(f"ema_decay is {self.ema_decay!r}; it must be between 0 and 1.")
         if self.sampler is not None and self.batch_sampler is not None:
-            raise ConfigError("The task gives both `sampler` and `batch_sampler`; a batch sampler includes the sampler.")
+            raise ConfigError(
+                "The task gives both `sampler` and `batch_sampler`; a batch sampler includes the sampler."
+            )
         if self.accumulate > self.batch_size and self.batch_sampler is None:
             raise ConfigError(
                 f"accumulate is {self.accumulate} but batch_size is {self.batch_size}: "

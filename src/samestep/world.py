@@ -5,9 +5,9 @@ of models, data or training. Over one rank every collective is the identity and 
 callers never ask for the size to find that out.
 """
 
-import contextlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -65,14 +65,12 @@ class World:
     across ranks read it. Collectives are called by all ranks in the same order, or they wait for ever.
     """
 
-    def __init__(
-        self, *, rank: int, size: int, local_rank: int, device: torch.device, launcher: str
-    ) -> None:
-        self.rank = rank
-        self.size = size
-        self.local_rank = local_rank
+    def __init__(self, place: "Place", device: torch.device) -> None:
+        self.rank = place.rank
+        self.size = place.size
+        self.local_rank = place.local_rank
+        self.launcher = place.launcher
         self.device = device
-        self.launcher = launcher
         self.share: Share | None = None
 
     def __repr__(self) -> str:
@@ -116,11 +114,11 @@ class World:
             return [tensor]
         shape = torch.tensor(tensor.shape, dtype=torch.int64, device=tensor.device)
         shapes = [tuple(int(n) for n in s) for s in self.gather(shape)] if tensor.dim() else [()] * self.size
-        longest = max(_numel(s) for s in shapes)
+        longest = max(math.prod(s) for s in shapes)
         flat = tensor.new_zeros(longest)
         flat[: tensor.numel()] = tensor.reshape(-1)
         return [
-            part[: _numel(shape)].reshape(shape)
+            part[: math.prod(shape)].reshape(shape)
             for part, shape in zip(self.gather(flat), shapes, strict=True)
         ]
 
@@ -128,22 +126,20 @@ class World:
         """The texts of all ranks, by rank."""
         if self.size == 1:
             return [text]
-        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
-        return [bytes(part.tolist()).decode() for part in self.gather_rows(data)]
+        return [_text(part) for part in self.gather_rows(_bytes(text))]
 
     def broadcast_text(self, text: str, *, source: int = 0) -> str:
         """The text of rank `source`."""
         if self.size == 1:
             return text
-        data = bytearray(text.encode()) if self.rank == source else bytearray()
+        data = _bytes(text)
         length = torch.tensor(len(data))
         self.broadcast_(length, source=source)
-        buffer = torch.zeros(int(length), dtype=torch.uint8)
-        if data:
-            buffer.copy_(torch.frombuffer(data, dtype=torch.uint8))
-        if len(buffer):
-            self.broadcast_(buffer, source=source)
-        return bytes(buffer.tolist()).decode()
+        if self.rank != source:
+            data = torch.empty(int(length), dtype=torch.uint8)
+        if len(data):
+            self.broadcast_(data, source=source)
+        return _text(data)
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on any rank."""
@@ -178,58 +174,71 @@ def enter(world: World) -> None:
     _current = world
 
 
-def place_from_environment(env: "os._Environ[str] | dict[str, str]") -> tuple[int, int, int, int, str]:
-    """Rank, size, local rank, local size and the launcher's name, from torchrun's variables.
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a process stands among the ranks, as its launcher said."""
 
-    A process that nobody launched is a world of one.
-    """
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = "none"
+
+
+def place_in(env: Mapping[str, str]) -> Place:
+    """The place that torchrun's variables give; a process that nobody launched is a world of one."""
     if "RANK" not in env and "WORLD_SIZE" not in env:
-        return 0, 1, 0, 1, "none"
-    values = []
-    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", None), ("LOCAL_WORLD_SIZE", None)):
-        text = env.get(name, default)
-        if text is None:
-            text = str(values[0]) if name == "LOCAL_RANK" else str(values[1])
-        try:
-            values.append(int(text))
-        except ValueError:
-            raise LaunchError(f"{name} is {text!r} in the environment; the launcher must set it to a whole number.") from None
-    rank, size, local_rank, local_size = values
+        return Place()
+    rank, size = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
     if not 0 <= rank < size:
-        raise LaunchError(f"RANK is {rank} and WORLD_SIZE is {size} in the environment; the rank must be below the size.")
-    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "environment"
-    return rank, size, local_rank, local_size, launcher
+        raise LaunchError(
+            f"RANK is {rank} and WORLD_SIZE is {size} in the environment; the rank must be below the size."
+        )
+    return Place(
+        rank=rank,
+        size=size,
+        local_rank=_whole(env, "LOCAL_RANK", rank),
+        local_size=_whole(env, "LOCAL_WORLD_SIZE", size),
+        launcher="torchrun" if "TORCHELASTIC_RUN_ID" in env else "environment",
+    )
 
 
-def join(timeout_s: float = 1800.0) -> tuple[int, int, int, torch.device, str]:
-    """Join the world that the environment describes: (rank, size, local rank, device, launcher)."""
-    rank, size, local_rank, local_size, launcher = place_from_environment(os.environ)
-    device = device_of(local_rank, local_size)
-    if size > 1 and not dist.is_initialized():
+def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
+    """Meet the other ranks of the world that the environment describes, if there are others."""
+    place = place_in(os.environ)
+    device = device_of(place.local_rank, place.local_size)
+    if place.size > 1 and not dist.is_initialized():
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if name not in os.environ:
-                raise LaunchError(f"WORLD_SIZE is {size} but {name} is not set; start the ranks with samestep or torchrun.")
-        with _clear_failure(size):
+                raise LaunchError(
+                    f"WORLD_SIZE is {place.size} but {name} is not set; start the ranks with samestep or torchrun."
+                )
+        try:
             dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_s))
-    return rank, size, local_rank, device, launcher
+        except RuntimeError as error:
+            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            reason = str(error).partition("\n")[0]
+            raise LaunchError(f"The {place.size} ranks could not meet at {address}: {reason}") from error
+    return place, device
 
 
-@contextlib.contextmanager
-def _clear_failure(size: int):  # type: ignore[no-untyped-def]
+def _whole(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, str(default))
     try:
-        yield
-    except (dist.DistNetworkError, dist.DistStoreError, RuntimeError) as error:
-        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        first = str(error).splitlines()[0]
-        raise LaunchError(f"The {size} ranks could not meet at {address}: {first}") from error
+        return int(text)
+    except ValueError:
+        raise LaunchError(
+            f"{name} is {text!r} in the environment; the launcher must set it to a whole number."
+        ) from None
 
 
 def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def _numel(shape: Sequence[int]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
+def _bytes(text: str) -> Tensor:
+    return torch.tensor(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def _text(data: Tensor) -> str:
+    return data.numpy().tobytes().decode()

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-import samestep
 import tasks
 import worlds
 from samestep.record import RecordWriter
@@ -29,10 +27,13 @@ def run_task(world, folder: str, task_name: str = "image_task", **changes: Any) 
     result = training.run()
     record.close()
     steps = (
-        [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()] if world.is_first else []
+        [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+        if world.is_first
+        else []
     )
     outputs = [
-        rows["output"] for rows in predictions(task, world, training.model, eval_loader(task, world, task.valid_data()))
+        rows["output"]
+        for rows in predictions(task, world, training.model, eval_loader(task, world, task.valid_data()))
     ]
     return {
         "state": {name: value.clone() for name, value in training.model.state_dict().items()},

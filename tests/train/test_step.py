@@ -72,7 +72,9 @@ def clouds(examples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]
 def token_loss(model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
     targets = tokens[:, 1:]
     logits = model(tokens[:, :-1].clamp(min=0))
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
+    loss = nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum"
+    )
     return loss, (targets >= 0).sum()
 
 
@@ -115,7 +117,9 @@ def train(world, problem: str, steps_of: str = "samestep", accumulate: int = 1) 
 
 def largest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max(
-        float((a[name].double() - b[name].double()).abs().max() / b[name].double().abs().max().clamp(min=1e-30))
+        float(
+            (a[name].double() - b[name].double()).abs().max() / b[name].double().abs().max().clamp(min=1e-30)
+        )
         for name in b
     )
 
@@ -240,7 +244,9 @@ def adversaries(world) -> dict[str, Tensor]:
                 step.backward(judge(maker(batch).detach()).square().sum(), len(batch))
             with world.step(make_step) as step:
                 step.backward(-judge(maker(batch)).sum(), len(batch))
-    return {f"{i}.{n}": p.detach().clone() for i, m in enumerate((maker, judge)) for n, p in m.named_parameters()}
+    return {
+        f"{i}.{n}": p.detach().clone() for i, m in enumerate((maker, judge)) for n, p in m.named_parameters()
+    }
 
 
 def test_two_models_and_two_optimizers() -> None:

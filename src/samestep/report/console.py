@@ -16,9 +16,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from samestep.errors import RecordError
 from samestep.launch.failure import Failure
 from samestep.launch.voices import Said
-from samestep.record import Record, RecordError, rank_folder, read_json
+from samestep.record import Record, rank_folder, read_json
 
 PLAIN_EVERY_S = 5.0
 

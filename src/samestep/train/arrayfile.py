@@ -46,5 +46,9 @@ class GrowingArray:
         assert self._dtype is not None
         npy.write_array_header_1_0(
             self._file,
-            {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._num_rows, *self._row_shape)},
+            {
+                "descr": npy.dtype_to_descr(self._dtype),
+                "fortran_order": False,
+                "shape": (self._num_rows, *self._row_shape),
+            },
         )

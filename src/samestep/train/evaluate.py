@@ -45,7 +45,9 @@ def computed(world: Session, metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def update_metrics(task: Task, metrics: Mapping[str, Any], loss: Loss, model: nn.Module, batch: Batch) -> None:
+def update_metrics(
+    task: Task, metrics: Mapping[str, Any], loss: Loss, model: nn.Module, batch: Batch
+) -> None:
     """Feed one batch to the metrics, from the outputs that the loss returned or those of `task.predict`."""
     if not metrics:
         return
@@ -131,9 +133,17 @@ def _numbers(name: str, value: Any) -> dict[str, float]:
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        return {key: number for part, item in value.items() for key, number in _numbers(f"{name}/{part}", item).items()}
+        return {
+            key: number
+            for part, item in value.items()
+            for key, number in _numbers(f"{name}/{part}", item).items()
+        }
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         return {f"{name}/{i}": float(item) for i, item in enumerate(value.reshape(-1).tolist())}
     if isinstance(value, list | tuple):
-        return {key: number for i, item in enumerate(value) for key, number in _numbers(f"{name}/{i}", item).items()}
+        return {
+            key: number
+            for i, item in enumerate(value)
+            for key, number in _numbers(f"{name}/{i}", item).items()
+        }
     return {name: float(value)}

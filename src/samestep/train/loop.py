@@ -21,7 +21,15 @@ from samestep.record import RecordWriter
 from samestep.task import Task
 from samestep.train import stop
 from samestep.train.checkpoint import FOLDER_NAME, Checkpoint, CheckpointFolder, load, resolve
-from samestep.train.evaluate import as_loss, computed, eval_loader, evaluate, make_data, make_metrics, update_metrics
+from samestep.train.evaluate import (
+    as_loss,
+    computed,
+    eval_loader,
+    evaluate,
+    make_data,
+    make_metrics,
+    update_metrics,
+)
 from samestep.train.hooks import Hook
 from samestep.train.precision import autocast, scaler
 from samestep.train.restore import load_model_state, make_model
@@ -30,10 +38,12 @@ from samestep.train.state import digest, load_optimizer_state, optimizer_state
 from samestep.train.step import NonFiniteLoss, Totals
 
 
-def train(task: Task, world: Session, *, out: Path, resume: bool | str | Path, record: RecordWriter) -> dict[str, Any]:
+def train(
+    task: Task, world: Session, *, out: Path, resume: bool | str | Path, record: RecordWriter
+) -> dict[str, Any]:
     """Train a task to its end; returns what `samestep train` tells about the run."""
     world.reset(task.seed)
-    world.on_finding = record.finding if world.is_first else lambda finding: None
+    world.on_finding = record.finding
     training = Training(task, world, out, record)
     training.resume(resume)
     return training.run()
@@ -70,11 +80,15 @@ class Training:
             workers=task.workers, accumulate=task.accumulate, steps_per_epoch=task.steps_per_epoch or task.steps,
             channels_last=task.channels_last,
         )  # fmt: skip
-        self.valid_loader = None if task.valid_data is None else eval_loader(task, world, make_data(task.valid_data))
+        self.valid_loader = (
+            None if task.valid_data is None else eval_loader(task, world, make_data(task.valid_data))
+        )
         self.metrics = make_metrics(task, world)
         self.ema = None
         if task.ema_decay is not None:
-            self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(task.ema_decay), use_buffers=True)
+            self.ema = AveragedModel(
+                self.model, multi_avg_fn=get_ema_multi_avg_fn(task.ema_decay), use_buffers=True
+            )
         if task.compile:
             self.model.compile()
         self.checkpoints = CheckpointFolder(out / FOLDER_NAME, task.keep_last)
@@ -89,6 +103,7 @@ class Training:
         self._epoch_loss_sum = self._epoch_weight = 0.0
         self._best: float | None = None
         self._was_interrupted = False
+        self._saved_place: tuple[int, int] | None = None
         self._last_values: dict[str, float] = {}
         self._clock = time.perf_counter()
 
@@ -116,7 +131,9 @@ class Training:
     def value_of(self, name: str, values: dict[str, float]) -> float:
         """A value of the epoch by name."""
         if name not in values:
-            raise ConfigError(f"{name!r} is to be monitored, but the values of an epoch are {', '.join(values)}.")
+            raise ConfigError(
+                f"{name!r} is to be monitored, but the values of an epoch are {', '.join(values)}."
+            )
         return values[name]
 
     def stop(self, reason: str) -> None:
@@ -152,7 +169,10 @@ class Training:
             learning_rate = float(self.optimizer.param_groups[0]["lr"])
             try:
                 with world.step(
-                    self.optimizer, clip_norm=task.clip_norm, schedule=every_step, stop_on_nan=self._stop_on_nan
+                    self.optimizer,
+                    clip_norm=task.clip_norm,
+                    schedule=every_step,
+                    stop_on_nan=self._stop_on_nan,
                 ) as step:
                     with self._autocast:
                         loss = as_loss(task.loss(self.model, batch))
@@ -191,7 +211,11 @@ class Training:
             loss_sum, weight, wish = seen.totals.read()
             self._epoch_loss_sum += loss_sum
             self._epoch_weight += weight
-            values = {"epoch": seen.epoch, "examples": seen.num_examples, "loss": loss_sum / weight if weight else math.nan}
+            values = {
+                "epoch": seen.epoch,
+                "examples": seen.num_examples,
+                "loss": loss_sum / weight if weight else math.nan,
+            }
             if seen.totals.grad_norm is not None:
                 values["grad_norm"] = float(seen.totals.grad_norm)
             self.record.step(seen.step, **values, lr=seen.learning_rate, step_s=seen.step_s)
@@ -210,7 +234,9 @@ class Training:
             values |= {f"train/{name}": value for name, value in computed(self.world, self.metrics).items()}
         self._forget_epoch()
         self._last_values = values
-        self.record.epoch(self.epoch, step=self.step, values=values, lr=float(self.optimizer.param_groups[0]["lr"]))
+        self.record.epoch(
+            self.epoch, step=self.step, values=values, lr=float(self.optimizer.param_groups[0]["lr"])
+        )
         if isinstance(self.schedule, ReduceLROnPlateau):
             self.schedule.step(self.value_of(self.monitor, values))
         elif self._steps_schedule_every("epoch"):
@@ -271,9 +297,13 @@ class Training:
                 "num_examples": self.num_examples,
                 "epoch_loss_sum": self._epoch_loss_sum,
                 "epoch_weight": self._epoch_weight,
-                "metrics": {} if self.valid_loader else {n: state_of(m, self.world) for n, m in self.metrics.items()},
+                "metrics": {}
+                if self.valid_loader
+                else {n: state_of(m, self.world) for n, m in self.metrics.items()},
                 "best": self._best,
-                "hooks": [hook.state_dict() if hasattr(hook, "state_dict") else None for hook in self.task.hooks],
+                "hooks": [
+                    hook.state_dict() if hasattr(hook, "state_dict") else None for hook in self.task.hooks
+                ],
                 "generators": Snapshot().to_tree(),
                 "num_averaged": None if self.ema is None else self.ema.n_averaged,
             },
@@ -307,6 +337,10 @@ class Training:
 
     def _save(self, *, best: bool = False) -> None:
         self._read_totals(keep=0)
+        place = (self.step, self.epoch)
+        if place == self._saved_place and not best:
+            return
+        self._saved_place = place
         sections = self.state()
         if self.world.is_first:
             about = {"world_size": self.world.size, "epoch": self.epoch, "seed": self.task.seed}
@@ -354,7 +388,9 @@ def _make_optimizer(task: Task, model: nn.Module) -> Optimizer:
     names = [*inspect.signature(task.optimizer).parameters]
     optimizer = task.optimizer(model if names[:1] == ["model"] else model.parameters())
     if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"The task's optimizer() returned {type(optimizer).__name__}, not a torch.optim.Optimizer.")
+        raise ConfigError(
+            f"The task's optimizer() returned {type(optimizer).__name__}, not a torch.optim.Optimizer."
+        )
     return optimizer
 
 

@@ -38,7 +38,9 @@ def predictions(task: Task, world: Session, model: nn.Module, loader: Loader) ->
         yield _gathered(world, own)
 
 
-def predict_checkpoint(task: Task, world: Session, out: Path, checkpoint: str | Path, data: str) -> dict[str, Any]:
+def predict_checkpoint(
+    task: Task, world: Session, out: Path, checkpoint: str | Path, data: str
+) -> dict[str, Any]:
     """Predict with the model of a checkpoint and write one `.npy` file for each output; for `samestep predict`."""
     dataset = data_of(task, data)
     model, path, step = restored_model(task, world, Path(checkpoint), dataset)
@@ -48,7 +50,9 @@ def predict_checkpoint(task: Task, world: Session, out: Path, checkpoint: str | 
     for arrays in predictions(task, world, model, eval_loader(task, world, dataset)):
         if not world.is_first:
             continue
-        num_examples += min((len(array) for name, array in arrays.items() if not name.endswith(".values")), default=0)
+        num_examples += min(
+            (len(array) for name, array in arrays.items() if not name.endswith(".values")), default=0
+        )
         for name, array in arrays.items():
             if name not in files:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -83,25 +87,40 @@ def _named(outputs: Any, num_examples: int, name: str = "output") -> Named:
     if isinstance(outputs, Tensor):
         if outputs.dim() == 0 or len(outputs) != num_examples:
             shape = tuple(outputs.shape)
-            raise DataError(f"The {name} has shape {shape} for {num_examples} examples; it needs one row an example.")
+            raise DataError(
+                f"The {name} has shape {shape} for {num_examples} examples; it needs one row an example."
+            )
         return {name: outputs.detach()}
     if isinstance(outputs, dict):
         parts = [_named(item, num_examples, str(key)) for key, item in outputs.items()]
-    elif isinstance(outputs, list) and len(outputs) == num_examples and all(isinstance(o, Tensor) for o in outputs):
+    elif (
+        isinstance(outputs, list)
+        and len(outputs) == num_examples
+        and all(isinstance(o, Tensor) for o in outputs)
+    ):
         if len({item.dim() for item in outputs}) > 1:
-            raise DataError(f"The tensors of {name} differ in their number of dimensions from example to example.")
+            raise DataError(
+                f"The tensors of {name} differ in their number of dimensions from example to example."
+            )
         shapes = torch.tensor([list(item.shape) for item in outputs], dtype=torch.int64)
-        return {f"{name}.values": torch.cat([o.detach().reshape(-1) for o in outputs]), f"{name}.shapes": shapes}
+        return {
+            f"{name}.values": torch.cat([o.detach().reshape(-1) for o in outputs]),
+            f"{name}.shapes": shapes,
+        }
     elif isinstance(outputs, list | tuple):
         parts = [_named(item, num_examples, f"{name}_{i}") for i, item in enumerate(outputs)]
     else:
-        raise DataError(f"The {name} is {type(outputs).__name__}; predictions are tensors in dicts, tuples or lists.")
+        raise DataError(
+            f"The {name} is {type(outputs).__name__}; predictions are tensors in dicts, tuples or lists."
+        )
     return {key: tensor for part in parts for key, tensor in part.items()}
 
 
 def _gathered(world: Session, own: Named) -> Named:
     """The rows of all ranks, in rank order, which is the order of the data set."""
-    layout = json.dumps([[name, str(t.dtype).removeprefix("torch."), list(t.shape[1:])] for name, t in own.items()])
+    layout = json.dumps(
+        [[name, str(t.dtype).removeprefix("torch."), list(t.shape[1:])] for name, t in own.items()]
+    )
     layouts = [json.loads(text) for text in world.gather_texts(layout)]
     filled = [layout for layout in layouts if layout]
     if any(layout != filled[0] for layout in filled):

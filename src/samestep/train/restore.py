@@ -27,7 +27,9 @@ def make_model(task: Task, world: Session, dataset: Any) -> nn.Module:
     """
     model = task.model()
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"The task's model() returned {type(model).__name__}; it must return a torch.nn.Module.")
+        raise ConfigError(
+            f"The task's model() returned {type(model).__name__}; it must return a torch.nn.Module."
+        )
     model.to(world.device)
     if task.channels_last:
         model.to(memory_format=torch.channels_last)

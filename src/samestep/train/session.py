@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
@@ -21,7 +22,7 @@ from samestep.train.randomness import Randomness
 from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
 from samestep.train.step import Step, Stepper
 from samestep.train.watch import FirstStepWatch
-from samestep.world import World, enter, join
+from samestep.world import Place, World, enter, join
 
 
 class Session(World):
@@ -30,8 +31,8 @@ class Session(World):
     `findings` holds what was noticed on the way; `on_finding` is called with each, on every rank.
     """
 
-    def __init__(self, *, seed: int, **place: Any) -> None:
-        super().__init__(**place)
+    def __init__(self, place: Place, device: torch.device, *, seed: int) -> None:
+        super().__init__(place, device)
         self.findings: list[Finding] = []
         self.on_finding: Callable[[Finding], None] | None = None
         self.reset(seed)
@@ -139,10 +140,7 @@ def init(*, seed: int = 0, timeout_s: float = 1800.0) -> Session:
 
     Sets the random generators from `seed`, the same on all ranks, so that what is made afterwards is equal.
     """
-    rank, size, local_rank, device, launcher = join(timeout_s)
-    session = Session(
-        seed=seed, rank=rank, size=size, local_rank=local_rank, device=device, launcher=launcher
-    )
+    session = Session(*join(timeout_s), seed=seed)
     enter(session)
     atexit.register(session.close)
     return session

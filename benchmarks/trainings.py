@@ -1,0 +1,132 @@
+"""The trainings that are timed, each as an endless generator that makes one step between two `yield`s.
+
+The hand-written loops are what a careful person writes without Samestep, and no more. Both sides of a
+comparison have equal models, data, batches and optimizer settings.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from samestep.train.session import Session
+
+STEPS_PER_EPOCH = 64
+
+
+def cnn(*, batch_norm: bool) -> nn.Module:
+    """Three convolutions and a linear layer for 3 × 32 × 32 images of ten classes."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers.append(nn.Conv2d(inputs, outputs, 3, padding=1, bias=not batch_norm))
+        layers += [nn.BatchNorm2d(outputs)] if batch_norm else []
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 10))
+
+
+def mlp(*widths: int) -> nn.Module:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def examples(batch_size: int, shape: tuple[int, ...], num_classes: int) -> TensorDataset:
+    """Random examples for one short epoch."""
+    generator = torch.Generator().manual_seed(0)
+    number = batch_size * STEPS_PER_EPOCH
+    inputs = torch.randn(number, *shape, generator=generator)
+    return TensorDataset(inputs, torch.randint(num_classes, (number,), generator=generator))
+
+
+def plain(make: Callable[[], nn.Module], data: TensorDataset, batch_size: int) -> Iterator[None]:
+    """One device, by hand."""
+    model, optimizer = _made(make)
+    loader = DataLoader(data, batch_size=batch_size, shuffle=True)
+    while True:
+        for inputs, classes in loader:
+            _step(model, optimizer, inputs, classes)
+            yield
+
+
+def ddp(
+    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int, world: Session
+) -> Iterator[None]:
+    """Several ranks by hand, with every setting that makes DDP faster."""
+    model, optimizer = _made(make)
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    sampler = DistributedSampler(data, shuffle=True)
+    loader = DataLoader(data, batch_size=batch_size // world.size, sampler=sampler)
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        for inputs, classes in loader:
+            _step(replica, optimizer, inputs, classes)
+            yield
+        epoch += 1
+
+
+def samestep(
+    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int, world: Session
+) -> Iterator[None]:
+    """Any number of ranks, with Samestep."""
+    model, optimizer = _made(lambda: world.replicate(make()))
+    loader = world.loader(data, batch_size=batch_size)
+    while True:
+        for inputs, classes in loader:
+            with world.step(optimizer) as step:
+                step.backward(cross_entropy(model(inputs), classes, reduction="sum"), len(classes))
+            yield
+
+
+def plain_without_loader(
+    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int
+) -> Iterator[None]:
+    """The steps of `plain` on one batch over and over."""
+    model, optimizer = _made(make)
+    inputs, classes = data[:batch_size]
+    while True:
+        _step(model, optimizer, inputs, classes)
+        yield
+
+
+def samestep_without_loader(
+    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int, world: Session
+) -> Iterator[None]:
+    """The steps of `samestep` on one batch over and over."""
+    model, optimizer = _made(lambda: world.replicate(make()))
+    inputs, classes = data[:batch_size]
+    while True:
+        with world.step(optimizer) as step:
+            step.backward(cross_entropy(model(inputs), classes, reduction="sum"), len(classes))
+        yield
+
+
+def batch_size_for(step_s: float) -> int:
+    """The batch with which a plain step of the CNN takes about `step_s` on this machine; an even number."""
+    probe = 32
+    program = plain_without_loader(lambda: cnn(batch_norm=False), examples(probe, (3, 32, 32), 10), probe)
+    seconds = []
+    for _ in range(12):
+        start = time.perf_counter()
+        next(program)
+        seconds.append(time.perf_counter() - start)
+    return max(8, 2 * round(probe * step_s / sorted(seconds)[len(seconds) // 2] / 2))
+
+
+def _made(make: Callable[[], nn.Module]) -> tuple[nn.Module, SGD]:
+    torch.manual_seed(0)
+    model = make()
+    return model, SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+
+def _step(model: nn.Module, optimizer: SGD, inputs: Tensor, classes: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    cross_entropy(model(inputs), classes).backward()
+    optimizer.step()
