@@ -1,7 +1,7 @@
-"""The pages of docs/ do what they say: their code runs, and their tables and quotations are the program's own.
+"""The pages of docs/ do what they say: their code runs, their tables and quotations are the program's own.
 
-Blocks of one page share a namespace and a temporary working folder. A comment in front of a block changes what
-happens to it: `<!-- file: NAME -->` writes it to NAME, `<!-- not run: REASON -->` leaves it alone.
+Blocks of one page share a namespace and a temporary working folder. A comment in front of a block changes
+what happens to it: `<!-- file: NAME -->` writes it to NAME, `<!-- not run: REASON -->` leaves it alone.
 """
 
 import ast
@@ -66,12 +66,14 @@ def folder(tmp_path, monkeypatch):
     """A working folder that leaves nothing behind in this process: no modules, no path, no world."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    generator = torch.get_rng_state()
+    generator, threads = torch.get_rng_state(), torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for a busy core make small tensors many times slower
     yield tmp_path
     if (world := current()) is not None:
         world.close()
     set_stream(None)
     torch.set_rng_state(generator)
+    torch.set_num_threads(threads)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
@@ -96,7 +98,7 @@ def test_blocks_run(page, folder):
 
 
 def run_console(block: Block, page: str) -> None:
-    """Run each `$ samestep …` line; the lines shown below it must come in that order (`…` stands for anything)."""
+    """Run each `$ samestep …` line, and look for the lines shown below it, in order; `…` is anything."""
     command, shown = "", []
     for line in [*block.text.splitlines(), "$ "]:
         if not line.startswith("$ "):
@@ -113,7 +115,7 @@ def run_command(command: str) -> str:
     """What `samestep …` says; it must end well."""
     words = shlex.split(command, comments=True)
     assert words[0] == "samestep", f"only samestep is run in pages, not {command!r}"
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "samestep.cli", *words[1:]],
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ model.double().to(device)
 loader = data.DataLoader(dataset, batch_size=100, sampler=order)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-for epoch in range(5):
+for _ in range(5):
     for images, labels in loader:
         optimizer.zero_grad()
         loss = cross_entropy(model(images.to(device)), labels.to(device))

@@ -18,7 +18,7 @@ model = world.replicate(model.double())
 loader = world.loader(dataset, batch_size=100, sampler=order)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-for epoch in range(5):
+for _ in range(5):
     for images, labels in loader:
         with world.step(optimizer) as step:
             step.backward(cross_entropy(model(images), labels, reduction="sum"), len(labels))

@@ -15,6 +15,8 @@ The message of each is one or two sentences for the user: what was asked (with i
 traceback. Anything else that escapes is either the user's own exception or a defect of Samestep.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -25,6 +27,7 @@ __all__ = [
     "ReplicaError",
     "SamestepError",
     "TargetError",
+    "listed",
 ]
 
 
@@ -62,3 +65,9 @@ class LaunchError(SamestepError):
 
 class RecordError(SamestepError):
     """A folder holds no record, or one that cannot be read."""
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Names for a message: the first few, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -76,7 +76,7 @@ class Task:
     hooks: Sequence[Any] = ()
 
     accumulate: int = 1
-    """Turns a step: the global batch is worked on in this many pieces, one after the other, to save memory."""
+    """Turns a step: the global batch is worked on in so many pieces, one after the other, to save memory."""
     clip_norm: float | None = None
     precision: Precision = "fp32"
     ema_decay: float | None = None
@@ -92,7 +92,7 @@ class Task:
         for name in ("model", "loss", "optimizer"):
             if not callable(getattr(self, name)):
                 raise ConfigError(
-                    f"Task.{name} is {getattr(self, name)!r}; it must be a function (see the docstring of Task)."
+                    f"Task.{name} is {getattr(self, name)!r}; it must be a function."
                 )
         if isinstance(self.model, nn.Module):
             raise ConfigError(

@@ -211,7 +211,7 @@ def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if name not in os.environ:
                 raise LaunchError(
-                    f"WORLD_SIZE is {place.size} but {name} is not set; start the ranks with samestep or torchrun."
+                    f"WORLD_SIZE is {place.size} but {name} is not set; start the ranks with torchrun."
                 )
         try:
             dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_s))

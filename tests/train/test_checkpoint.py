@@ -20,7 +20,8 @@ from torch import nn
 from samestep.errors import CheckpointError, ConfigError
 from samestep.train import checkpoint
 from samestep.train.checkpoint import CheckpointFolder, load, resolve
-from samestep.train.state import digest, load_optimizer_state, optimizer_state
+from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
+from samestep.train.state import digest
 
 processes = multiprocessing.get_context("fork")  # the children use one thread, and start in milliseconds
 

@@ -13,7 +13,8 @@ import tasks
 import worlds
 from samestep.record import RecordWriter
 from samestep.train import hooks, stop
-from samestep.train.loop import Training
+from samestep.train.loop import Loop
+from samestep.train.training import Training
 
 
 class Recording(hooks.Hook):
@@ -106,7 +107,7 @@ def run(world, folder: str, case: str, resume: bool = False, **changes: Any) -> 
     record = RecordWriter(out, world.rank)
     training = Training(task, world, out, record)
     training.resume(resume)
-    result = training.run()
+    result = Loop(training).run()
     record.close()
     stop.clear()
     best = training.checkpoints.best()
@@ -151,7 +152,7 @@ def test_a_number_of_steps_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("case", "rates"), [("epoch schedule", [0.05, 0.025, 0.025]), ("plateau", [0.1, 0.05, 0.025])]
+    ("case", "rates"), [("epoch schedule", [0.1, 0.05, 0.025]), ("plateau", [0.1, 0.1, 0.05])]
 )
 def test_schedules_step_once_an_epoch(tmp_path: Path, case: str, rates: list[float]) -> None:
     results = on((1, 2), tmp_path, case)
@@ -231,7 +232,7 @@ def interrupted_then_resumed(world, folder: str, part: str, **changes: Any) -> d
     training = Training(task, world, out, record)
     training.resume(part == "rest")
     begun_at = training.step
-    result = training.run()
+    result = Loop(training).run()
     record.close()
     weights = torch.cat([p.detach().double().reshape(-1) for p in training.model.parameters()])
     return {**result, "begun_at": begun_at, "weights": weights}

@@ -11,7 +11,8 @@ import tasks
 import worlds
 from samestep.record import RecordWriter
 from samestep.train.evaluate import eval_loader
-from samestep.train.loop import Training
+from samestep.train.loop import Loop
+from samestep.train.training import Training
 from samestep.train.predict import predictions
 
 WORLDS = (2, 3, 4)
@@ -24,7 +25,7 @@ def run_task(world, folder: str, task_name: str = "image_task", **changes: Any) 
     out = Path(folder) / f"world-{world.size}"
     out.mkdir(exist_ok=True)
     training = Training(task, world, out, record := RecordWriter(out, world.rank))
-    result = training.run()
+    result = Loop(training).run()
     record.close()
     steps = (
         [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]

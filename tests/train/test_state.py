@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from samestep.errors import CheckpointError
-from samestep.train.state import digest, load_optimizer_state, optimizer_state, pack, unpack
+from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
+from samestep.train.state import digest, pack, unpack
 from samestep.train.tensorfile import DTYPES
 
 # --- trees -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ User code draws from them in data sets, samplers and collate functions. Knows no
 
 import ctypes
 import random
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-_MT19937_BYTES = 624 * 4 + 4
+_MT19937_WORDS = 624
+# a position among the words, and the words
+_PYTHON_STATE = struct.Struct(f"=i{_MT19937_WORDS}I")
+_NUMPY_STATE_BYTES = 4 * _MT19937_WORDS + 4
 
 
 def seed_all(key: int) -> None:
@@ -23,7 +27,7 @@ def seed_all(key: int) -> None:
 
 
 class Snapshot:
-    """The state of all three generators at one moment; taking and comparing one costs some 20 µs.
+    """The state of all three generators at one moment; taking and comparing one costs some 5 µs.
 
     A Gaussian that NumPy's legacy functions keep in reserve is not part of it and is dropped by `restore`.
     """
@@ -31,21 +35,23 @@ class Snapshot:
     __slots__ = ("_numpy", "_python", "_torch")
 
     def __init__(self) -> None:
-        self._python = random.getstate()
+        self._python = _python_state()
         self._numpy = _numpy_state()
         self._torch = torch.default_generator.get_state()
 
     def has_moved(self) -> bool:
         """Whether anything was drawn or seeded since."""
         return (
-            not torch.equal(self._torch, torch.default_generator.get_state())
+            self._python != _python_state()
             or self._numpy != _numpy_state()
-            or self._python != random.getstate()
+            or not torch.equal(self._torch, torch.default_generator.get_state())
         )
 
     def restore(self) -> None:
         """Put all three back to this moment."""
-        random.setstate(self._python)
+        words, gauss = self._python
+        at, *numbers = _PYTHON_STATE.unpack(words)
+        random.setstate((random.Random.VERSION, (*numbers, at), gauss))
         torch.default_generator.set_state(self._torch)
         if not self._numpy:
             return
@@ -60,7 +66,7 @@ class Snapshot:
     def from_tree(cls, tree: dict[str, Any]) -> "Snapshot":
         """The snapshot that `to_tree` described."""
         snapshot = cls.__new__(cls)
-        snapshot._python = tree["python"]
+        snapshot._python = tuple(tree["python"])
         snapshot._numpy = tree["numpy"]
         snapshot._torch = tree["torch"]
         return snapshot
@@ -76,7 +82,31 @@ def _numpy_state() -> bytes:
     generator = np.random.get_bit_generator()
     if not isinstance(generator, np.random.MT19937):
         return b""
-    return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+    return ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
+
+
+def _python_state() -> tuple[bytes, float | None]:
+    """The state of Python's process-wide generator, and the Gaussian that it keeps in reserve."""
+    return _python_words(), _PYTHON.gauss_next
+
+
+def _packed_words() -> bytes:
+    _, (*words, at), _ = random.getstate()
+    return _PYTHON_STATE.pack(at, *words)
+
+
+def _words_in_place() -> bytes:
+    return ctypes.string_at(id(_PYTHON) + object.__basicsize__, _PYTHON_STATE.size)
+
+
+# `random.getstate` makes 624 objects, which twice a batch is most of what a loader would add to a small step.
+# CPython keeps the words behind the head of the object; where they are not found there, it has to be asked.
+_PYTHON: Any = random.seed.__self__  # type: ignore[attr-defined]
+_is_in_place = (
+    type(_PYTHON).__basicsize__ >= object.__basicsize__ + _PYTHON_STATE.size
+    and _words_in_place() == _packed_words()
+)
+_python_words = _words_in_place if _is_in_place else _packed_words
 
 
 class Stream:

@@ -28,8 +28,8 @@ class GrowingArray:
             self._header_bytes = self._file.tell()
         if (rows.dtype, rows.shape[1:]) != (self._dtype, self._row_shape):
             raise DataError(
-                f"{self.path.stem} has rows of shape {rows.shape[1:]} and {self._row_shape}; return a list with "
-                "one tensor an example where shapes vary."
+                f"{self.path.stem} has rows of shape {rows.shape[1:]} and {self._row_shape}; return a list "
+                "with one tensor an example where shapes vary."
             )
         self._file.write(np.ascontiguousarray(rows).tobytes())
         self._num_rows += len(rows)

@@ -76,8 +76,8 @@ def as_loss(result: Any) -> Loss:
         else f"a tuple of {len(result)}" if isinstance(result, tuple) else repr(result)
     )  # fmt: skip
     raise LossError(
-        f"The task's loss returned {what}; it must return (sum of losses, sum of weights), so that ranks with "
-        "different numbers of examples can be added up. For a mean over n examples: return mean * n, n."
+        f"The task's loss returned {what}; it must return (sum of losses, sum of weights), so that ranks "
+        "with different numbers of examples can be added up. For a mean over n examples: return mean * n, n."
     )
 
 

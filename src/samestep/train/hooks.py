@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samestep.train.loop import Training
+    from samestep.train.training import Training
 
 
 class Hook:
@@ -23,7 +23,10 @@ class Hook:
         """After each step. `training.step` counts it; reading `training.loss` waits for the device."""
 
     def after_epoch(self, training: "Training", values: dict[str, float]) -> None:
-        """After each epoch and its evaluation; `values` are the epoch's, such as "valid/loss"."""
+        """After each epoch and its evaluation; `values` are the epoch's, such as "valid/loss".
+
+        Values that a hook adds are recorded, and can be monitored; they must be the same on all ranks.
+        """
 
     def after_training(self, training: "Training") -> None:
         """After the last step, before the last checkpoint is written."""

@@ -1,4 +1,4 @@
-"""Prediction: the outputs for each example exactly once, in the order of the data set, on any number of ranks."""
+"""Prediction: outputs for each example exactly once, in the order of the data set, on any number of ranks."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def predictions(task: Task, world: Session, model: nn.Module, loader: Loader) ->
 def predict_checkpoint(
     task: Task, world: Session, out: Path, checkpoint: str | Path, data: str
 ) -> dict[str, Any]:
-    """Predict with the model of a checkpoint and write one `.npy` file for each output; for `samestep predict`."""
+    """Predict with the model of a checkpoint, into one `.npy` file for each output; for `samestep predict`."""
     dataset = data_of(task, data)
     model, path, step = restored_model(task, world, Path(checkpoint), dataset)
     folder = out / "predictions"
@@ -76,8 +76,8 @@ def _outputs(task: Task, model: nn.Module, batch: Any) -> Any:
     outputs = as_loss(task.loss(model, batch)).outputs
     if outputs is None:
         raise ConfigError(
-            "The task cannot predict: give it a function predict(model, batch), or return the outputs with the "
-            "loss, as samestep.Loss(sum, weight, outputs=…)."
+            "The task cannot predict: give it a function predict(model, batch), or return the outputs "
+            "with the loss, as samestep.Loss(sum, weight, outputs=…)."
         )
     return outputs
 
@@ -126,8 +126,8 @@ def _gathered(world: Session, own: Named) -> Named:
     if any(layout != filled[0] for layout in filled):
         raise DataError(
             "The outputs of one batch have other shapes on other ranks "
-            f"({filled[0]} and {next(layout for layout in filled if layout != filled[0])}); return a list with one "
-            "tensor an example where shapes vary."
+            f"({filled[0]} and {next(layout for layout in filled if layout != filled[0])}); return a list "
+            "with one tensor an example where shapes vary."
         )
     result = {}
     for name, dtype, row in filled[0]:

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from samestep.errors import ReplicaError
+from samestep.errors import ReplicaError, listed
 from samestep.world import World
-
-_MOST_NAMED = 5
 
 
 def refuse_lazy(model: nn.Module) -> None:
@@ -19,7 +17,7 @@ def refuse_lazy(model: nn.Module) -> None:
     lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
     if lazy:
         raise ReplicaError(
-            f"The model has parameters without a shape ({_listed(lazy)}): run one batch through it, on every "
+            f"The model has parameters without a shape ({listed(lazy)}): run one batch through it, on every "
             "rank alike, before it is replicated."
         )
 
@@ -53,7 +51,7 @@ def copy_from(rank: int, model: nn.Module, world: World) -> None:
 def value_digest(tensor: Tensor) -> str:
     """A short digest of a tensor's bytes."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return blake2b(memoryview(flat.numpy()), digest_size=8).hexdigest()
+    return blake2b(flat.numpy().data, digest_size=8).hexdigest()
 
 
 def _described(model: nn.Module, values: bool) -> list[dict[str, Any]]:
@@ -77,21 +75,17 @@ def _difference(reference: list[dict[str, Any]], other: list[dict[str, Any]]) ->
     ours = {(entry["kind"], entry["name"]): entry for entry in reference}
     theirs = {(entry["kind"], entry["name"]): entry for entry in other}
     if missing := [name for kind, name in ours if (kind, name) not in theirs]:
-        return f"it lacks {_listed(missing)}"
+        return f"it lacks {listed(missing)}"
     if extra := [name for kind, name in theirs if (kind, name) not in ours]:
-        return f"it has {_listed(extra)} besides"
+        return f"it has {listed(extra)} besides"
     for aspect in ("shape", "dtype", "trainable", "value"):
         if names := [key[1] for key in ours if ours[key][aspect] != theirs[key][aspect]]:
             first = next(key for key in ours if key[1] == names[0])
             if aspect == "value":
-                return f"the values of {_listed(names)} differ"
-            return f"{aspect} of {_listed(names)} differs ({ours[first][aspect]} on rank 0, {theirs[first][aspect]} here)"
+                return f"the values of {listed(names)} differ"
+            here, there = theirs[first][aspect], ours[first][aspect]
+            return f"{aspect} of {listed(names)} differs ({there} on rank 0, {here} here)"
     for position, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
         if mine != its:
             return f"the order differs, at {mine[0]} {position}: {mine[1]} on rank 0, {its[1]} here"
     return ""
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more

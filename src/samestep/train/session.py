@@ -4,6 +4,7 @@ import atexit
 import gc
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from samestep.findings import Finding
 from samestep.keys import derive
 from samestep.metrics import compute
 from samestep.nn.dropout import set_stream
+from samestep.train.own_loop import Checkpoints
 from samestep.train.randomness import Randomness
 from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
 from samestep.train.step import Step, Stepper
@@ -100,6 +102,19 @@ class Session(World):
             stepper.after_first_step = self._look_at_first_step
             self._steppers[id(optimizer)] = stepper
         return stepper
+
+    def checkpoints(
+        self,
+        folder: str | Path,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: Loader | None = None,
+        keep_last: int = 2,
+        **others: Any,
+    ) -> Checkpoints:
+        """Checkpoints of a hand-written loop; `others` are things with a `state_dict`, such as a schedule."""
+        return Checkpoints(Path(folder), self, model, self.stepper(optimizer), loader, others, keep_last)
 
     def compute(self, metric: Any) -> Any:
         """The value of a torchmetrics metric over the updates of all ranks, merged exactly.

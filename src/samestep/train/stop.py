@@ -7,7 +7,7 @@ _reason: str | None = None
 
 
 def request(reason: str) -> None:
-    """Ask the training to stop after the step under way; the first reason is kept. Safe in a signal handler."""
+    """Ask the training to stop after the step under way; the first reason counts. Fit for signal handlers."""
     global _reason
     if _reason is None:
         _reason = reason

@@ -1,4 +1,4 @@
-"""What the first step shows about a model: statistics that stayed local, random numbers that depend on the rank.
+"""What the first step shows about a model: statistics that stayed local, random numbers by rank.
 
 Looks once and is silent afterwards; the cost of a long run is nothing.
 """
@@ -46,5 +46,5 @@ def _rank_dependent_randomness(names: list[str]) -> Finding:
             "but which example gets which depends on the number of ranks."
         ),
         evidence={"modules": names},
-        fix="Use nn.Dropout layers on tensors whose rows are the examples, or accept another draw of the same kind.",
+        fix="Use nn.Dropout layers on tensors whose rows are the examples, or accept another draw.",
     )
