@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def untraced(function: F) -> F:
     """Keep `function` out of the graphs of torch.compile: an exchange between ranks must really happen."""
-    return cast(F, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+    return cast(F, torch.compiler.disable(function))
 
 
 def first_order(function: F) -> F:

@@ -1,0 +1,53 @@
+"""Public names are a promise: adding one is a decision, losing one is a break."""
+
+import subprocess
+import sys
+
+import samestep
+import samestep.metrics
+import samestep.nn
+import samestep.train.hooks
+
+
+def test_public_names() -> None:
+    assert sorted(samestep.__all__) == ["Loss", "SamestepError", "Task", "__version__", "init", "supervised"]
+    for name in samestep.__all__:
+        assert getattr(samestep, name) is not None
+    assert sorted(samestep.nn.__all__) == [
+        "convert_dropout", "moments", "register_norm", "sum_over_ranks", "synchronise",
+    ]  # fmt: skip
+    assert sorted(samestep.metrics.__all__) == [
+        "FrechetDistance",
+        "Merged",
+        "compute",
+        "load_state",
+        "state_of",
+    ]
+
+
+def test_a_session_offers() -> None:
+    from samestep.train.session import Session
+    from samestep.world import World
+
+    own = {name for name in vars(Session) if not name.startswith("_")}
+    assert own == {
+        "checkpoints",
+        "close",
+        "compute",
+        "loader",
+        "notice",
+        "replicate",
+        "reset",
+        "step",
+        "stepper",
+    }
+    inherited = {name for name in vars(World) if not name.startswith("_")} - own
+    assert inherited == {
+        "any", "barrier", "broadcast_", "broadcast_text", "gather", "gather_rows", "gather_texts", "is_first",
+        "is_idle", "sum_",
+    }  # fmt: skip
+
+
+def test_importing_the_package_does_not_load_torch() -> None:
+    code = "import sys, samestep, samestep.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
