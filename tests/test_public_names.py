@@ -6,11 +6,11 @@ import sys
 import samestep
 import samestep.metrics
 import samestep.nn
-import samestep.train.hooks
+import samestep.hooks
 
 
 def test_public_names() -> None:
-    assert sorted(samestep.__all__) == ["Loss", "SamestepError", "Task", "__version__", "init", "supervised"]
+    assert sorted(samestep.__all__) == ["Loss", "SamestepError", "Task", "__version__", "init", "run", "supervised"]
     for name in samestep.__all__:
         assert getattr(samestep, name) is not None
     assert sorted(samestep.nn.__all__) == [

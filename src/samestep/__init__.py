@@ -13,15 +13,17 @@ _HOME = {
     "SamestepError": "samestep.errors",
     "Task": "samestep.task",
     "init": "samestep.train.session",
+    "run": "samestep.train.loop",
     "supervised": "samestep.losses",
 }
 
-__all__ = ["Loss", "SamestepError", "Task", "__version__", "init", "supervised"]
+__all__ = ["Loss", "SamestepError", "Task", "__version__", "init", "run", "supervised"]
 
 if TYPE_CHECKING:
     from samestep.errors import SamestepError
     from samestep.losses import supervised
     from samestep.task import Loss, Task
+    from samestep.train.loop import run
     from samestep.train.session import init
 
 

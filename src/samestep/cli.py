@@ -49,7 +49,7 @@ Port = Annotated[
 Timeout = Annotated[float | None, typer.Option(min=1.0, help="Seconds that ranks wait for one another.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
 Checkpoint = Annotated[
-    Path, typer.Option("--checkpoint", "-c", help="The checkpoint, or the run that holds it.")
+    Path, typer.Option("--checkpoint", "-c", help="The checkpoint, the run that holds it (its newest), or RUN/best.")
 ]
 Data = Annotated[Literal["train", "valid", "test"], typer.Option(help="Which data set of the task.")]
 Target = Annotated[str, typer.Argument(help="file.py, file.py:name, package.module:name or config.yaml")]
@@ -100,7 +100,7 @@ def train(
         command="script" if script else "train",
         target="" if script else name,
         script=script,
-        overrides=tuple(overrides or ()),
+        overrides=_with_earlier(out if resume else None, overrides or []),
         mode=mode,
         resume=resume,
         timeout_s=timeout,
@@ -216,7 +216,8 @@ def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ..
         for name in plain:
             if outcome.result.get(name):
                 typer.echo(outcome.result[name])
-    code = 130 if outcome.was_interrupted else (2 if outcome.status == "failed" else 0)
+    # a run that stopped by itself, on a loss that is not finite, is an answer: no
+    code = 130 if outcome.was_interrupted else {"finished": 0, "stopped": 1}.get(outcome.status, 2)
     raise typer.Exit(code)
 
 
@@ -230,6 +231,13 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def _with_earlier(run: Path | None, overrides: list[str]) -> tuple[str, ...]:
+    """The overrides of the run that is resumed, and the new ones in their place or after them."""
+    earlier = Job.read(run).overrides if run is not None and (run / "job.json").exists() else ()
+    by_key = {text.partition("=")[0]: text for text in (*earlier, *overrides)}
+    return tuple(by_key.values())
+
+
 def _job_on_checkpoint(
     command: Literal["evaluate", "predict"],
     target: str,
@@ -238,7 +246,8 @@ def _job_on_checkpoint(
     overrides: list[str] | None,
     timeout: float | None,
 ) -> Job:
-    if not checkpoint.exists():
+    is_best = checkpoint.name == "best" and checkpoint.parent.is_dir()
+    if not checkpoint.exists() and not is_best:
         raise LaunchError(
             f"The checkpoint {checkpoint} was asked for, but nothing is there: correct the path."
         )

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import worlds
 from samestep.nn import convert_dropout, dropout
 from samestep.nn.dropout import DropoutStream, rank_dependent, set_stream
+from samestep.nn.tracing import keep_out_of_graphs
 from samestep.world import World
 
 KINDS = {
@@ -237,6 +238,7 @@ def gradients(world: World, how: str, compiled: bool = False) -> list[np.ndarray
     (x,) = take(world, [6], generated(6, 6, seed=1, dtype=torch.float32))
     x.requires_grad_()
     run = torch.compile(model, backend="eager") if compiled else model
+    keep_out_of_graphs()  # as every step does before the model runs
     run(x).sum().backward()
     set_stream(None)
     return [x.grad.numpy(), *(p.grad.numpy() for p in model.parameters())]

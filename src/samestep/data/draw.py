@@ -89,7 +89,7 @@ class Drawn:
         self._generator = generator if isinstance(generator, torch.Generator) else None
         self._generator_seed = 0 if self._generator is None else self._generator.initial_seed()
         # loaders draw ahead of training: one entry for every batch that may not have been trained on yet
-        self._states: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_BLOCK)
+        self._states: deque[tuple[int, dict[str, Any]]] = deque()
 
     def num_steps(self) -> int | None:
         try:
@@ -121,7 +121,9 @@ class Drawn:
                 yield batch
 
     def state(self, step: int) -> dict[str, Any]:
-        return next((state for number, state in self._states if number == step), {})
+        while self._states and self._states[0][0] < step:
+            self._states.popleft()
+        return self._states[0][1] if self._states and self._states[0][0] == step else {}
 
     def _sampler_state(self) -> dict[str, Any]:
         return {"sampler": self._sampler.state_dict()} if self._remembers and self._world.is_first else {}

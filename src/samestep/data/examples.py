@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from samestep.data.fingerprint import fingerprint
-from samestep.data.generators import Snapshot, Stream, seed_all
+from samestep.data.generators import Snapshot, Stream, seed_all, seeded
 from samestep.data.shard import shares
 from samestep.keys import derive
 from samestep.world import Share
@@ -51,8 +51,7 @@ class Collator:
     def __call__(self, examples: list[Any], share: Share) -> Batch:
         if self._collate is None:
             return default_collate(examples)
-        stream = Stream(derive(self._seed, "collate", share.epoch, share.position + share.first))
-        with stream.active():
+        with seeded(derive(self._seed, "collate", share.epoch, share.position + share.first)):
             return self._collate(examples)
 
 

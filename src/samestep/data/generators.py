@@ -109,6 +109,17 @@ _is_in_place = (
 _python_words = _words_in_place if _is_in_place else _packed_words
 
 
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Inside, the generators are set from `key`; afterwards they are as before."""
+    outside = Snapshot()
+    seed_all(key)
+    try:
+        yield
+    finally:
+        outside.restore()
+
+
 class Stream:
     """A random stream of its own for code that draws from the process-wide generators.
 
@@ -117,10 +128,8 @@ class Stream:
     """
 
     def __init__(self, key: int) -> None:
-        outside = Snapshot()
-        seed_all(key)
-        self._inside = Snapshot()
-        outside.restore()
+        with seeded(key):
+            self._inside = Snapshot()
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -262,14 +262,18 @@ def load(path: Path, *, only: Collection[str] | None = None) -> Checkpoint:
 def resolve(path_or_run_folder: Path) -> Path:
     """The checkpoint meant by a path: itself, or the newest whole one of a run folder or checkpoints folder.
 
-    In a folder, every file of the candidate is read and checked; damaged ones are passed over with a warning.
+    `RUN/best` is the best one of a run. In a folder, every file of the candidate is read and checked; damaged ones are passed over with a warning.
     """
     path = Path(path_or_run_folder)
+    if path.name == "best" and not path.exists():
+        best = CheckpointFolder(_inner(path.parent)).best()
+        if best is None:
+            raise CheckpointError(f"{path} was asked for, but the run in {path.parent} has not marked a best one.")
+        return best
     if (path / _MANIFEST).exists() or _NAME.fullmatch(path.name):
         _read_manifest(path)
         return path
-    inner = path / FOLDER_NAME
-    candidates = CheckpointFolder(inner if inner.is_dir() else path).all()
+    candidates = CheckpointFolder(_inner(path)).all()
     damages = []
     for candidate in reversed(candidates):
         try:
@@ -288,6 +292,12 @@ def resolve(path_or_run_folder: Path) -> Path:
         f"There is no checkpoint at {path}: looked for {_MANIFEST}, step-*/{_MANIFEST} and "
         f"{FOLDER_NAME}/step-*/{_MANIFEST} in it, but it {truth}. Give the folder of a run that saved one."
     )
+
+
+def _inner(path: Path) -> Path:
+    """The checkpoints folder of a run folder, or the path itself."""
+    inner = path / FOLDER_NAME
+    return inner if inner.is_dir() else path
 
 
 def _name(step: int, turn: int = 1) -> str:

@@ -15,10 +15,11 @@ from samestep.task import Task
 from samestep.train import stop
 from samestep.train.evaluate import as_loss, computed, evaluate, update_metrics
 from samestep.train.precision import autocast
-from samestep.train.session import Session
+from samestep.train.session import Session, init
 from samestep.train.state import digest
 from samestep.train.step import NonFiniteLoss, Totals
 from samestep.train.training import Training
+from samestep.world import current
 
 
 def train(
@@ -30,6 +31,26 @@ def train(
     training = Training(task, world, out, record)
     training.resume(resume)
     return Loop(training).run()
+
+
+def run(task: Task, *, out: str | Path, resume: bool | str | Path = False) -> dict[str, Any]:
+    """Train a task in this process: alone, as in a notebook, or as one of the ranks that a launcher started.
+
+    Writes the same record as `samestep train` into `out`, and returns its result.
+    """
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    existing = current()
+    world = existing if isinstance(existing, Session) else init(seed=task.seed)
+    record = RecordWriter(folder, world.rank)
+    record.describe(command="run", mode="fast", world_size=world.size, seed=task.seed)
+    try:
+        result = train(task, world, out=folder, resume=resume, record=record)
+        record.finish(result)
+    finally:
+        world.on_finding = None
+        record.close()
+    return result
 
 
 class _Seen(NamedTuple):

@@ -5,6 +5,7 @@ import torch
 from samestep.device import generators_of
 from samestep.keys import derive
 from samestep.nn.dropout import DropoutStream
+from samestep.nn.tracing import keep_out_of_graphs
 from samestep.world import World
 
 
@@ -31,6 +32,7 @@ class Randomness:
 
     def begin_turn(self, optimizer: int, step: int, turn: int) -> None:
         """Set all streams for one turn of one step of one optimizer (known by its number)."""
+        keep_out_of_graphs()
         self.begin(derive(self._seed, "shard", optimizer, step, turn, self._world.rank))
         self.dropout.begin(derive(self._seed, "dropout", optimizer, step, turn))
 

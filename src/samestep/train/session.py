@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from samestep import nn as layers
 from samestep.data.generators import seed_all
 from samestep.data.loader import Loader
+from samestep.errors import ConfigError
 from samestep.findings import Finding
 from samestep.keys import derive
-from samestep.metrics import compute
 from samestep.nn.dropout import set_stream
 from samestep.train.own_loop import Checkpoints
 from samestep.train.randomness import Randomness
@@ -101,6 +101,8 @@ class Session(World):
             stepper = Stepper(optimizer, self, self._randomness, scaler, len(self._steppers))
             stepper.after_first_step = self._look_at_first_step
             self._steppers[id(optimizer)] = stepper
+        elif scaler is not None and scaler is not stepper.scaler:
+            raise ConfigError("world.step was given another scaler than in the optimizer's first step.")
         return stepper
 
     def checkpoints(
@@ -121,6 +123,9 @@ class Session(World):
 
         None if no rank has updated it.
         """
+        # here, because torchmetrics takes most of a second to load and not every run has metrics
+        from samestep.metrics import compute
+
         merged = compute(metric, self)
         for finding in merged.findings:
             self.notice(finding)
@@ -139,6 +144,7 @@ class Session(World):
     def close(self) -> None:
         """Leave the world; done at the end of the process if it was not before."""
         self.reset(self.seed)
+        set_stream(None)
         # hooks and buffers must be gone before the process group is, or gloo's threads may abort the process
         gc.collect()
         super().close()

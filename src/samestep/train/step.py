@@ -73,7 +73,7 @@ class Stepper:
         self.after_first_step: Callable[[], None] | None = None
         self._world = world
         self._randomness = randomness
-        self._scaler = scaler
+        self.scaler = scaler
         self._index = index
         self._exchange: Exchange | None = None
         self._unit: Number | None = None  # U of the module's docstring
@@ -87,15 +87,15 @@ class Stepper:
         return {
             "num_steps": self.num_steps,
             "unit": None if self._unit is None else float(self._unit),
-            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on after the step at which `state` was taken."""
         self.num_steps = state["num_steps"]
         self._unit = state["unit"]
-        if self._scaler is not None and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
+        if self.scaler is not None and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
 
     def begin(self, turn: int) -> None:
         """Make ready for the forward of a turn."""
@@ -110,7 +110,8 @@ class Stepper:
         if world.is_idle:
             weight = 0.0
         else:
-            self._loss_sum = self._loss_sum + loss_sum.detach()
+            seen = loss_sum.detach()
+            self._loss_sum = self._loss_sum + seen if turn else seen
             self._weight = self._weight + weight
         if self._unit is None:
             self._unit = self._first_unit(weight, turns)
@@ -121,7 +122,7 @@ class Stepper:
         if world.is_idle:
             # the others' synchronised norms need this rank's company on the way back; its gradients count
             # nothing, and are thrown away rather than multiplied by 0, which would keep a NaN
-            used = [p for p in self._parameters() if p.requires_grad]
+            used = [p for p in self._exchange_of_now().parameters if p.requires_grad]
             torch.autograd.grad(loss_sum, used, grad_outputs=torch.zeros_like(loss_sum), allow_unused=True)
         else:
             roots, seeds = [loss_sum], [self._seed(loss_sum, 1.0)]
@@ -129,29 +130,30 @@ class Stepper:
                 roots.append(penalty)
                 seeds.append(self._seed(penalty, self._penalty_factor()))
             if is_last:
-                self.exchange.begin()
+                self._exchange_of_now().begin()
             torch.autograd.backward(roots, seeds)
 
     def update(self, *, clip_norm: float | None, schedule: Any, stop_on_nan: bool) -> None:
         """Finish the gradient, clip it, update the parameters and move the schedule on."""
-        self.exchange.finish()
+        assert self._exchange is not None
+        self._exchange.finish()
+        parameters = self._exchange.parameters
         loss_sum, weight = self._known_sums()
         if stop_on_nan and not math.isfinite(float(loss_sum)):
             raise NonFiniteLoss(f"The loss of step {self.num_steps} is {float(loss_sum)}; the update was not made.")
         assert self._unit is not None
-        gradients = [p.grad for p in self._parameters() if p.grad is not None]
         factor = _ratio(self._unit, weight)
         if isinstance(factor, Tensor) or factor != 1.0:
-            torch._foreach_mul_(gradients, factor)
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
         self._unit = weight if isinstance(weight, Tensor) or weight > 0 else self._unit
-        if self._scaler is not None:
-            self._scaler.unscale_(self.optimizer)
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
         grad_norm = None
         if clip_norm is not None:
-            grad_norm = clip_grad_norm_(self._parameters(), clip_norm)
-        if self._scaler is not None:
-            self._scaler.step(self.optimizer)
-            self._scaler.update()
+            grad_norm = clip_grad_norm_(parameters, clip_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         else:
             self.optimizer.step()
         if schedule is not None:
@@ -164,23 +166,18 @@ class Stepper:
             look, self.after_first_step = self.after_first_step, None
             look()
 
-    @property
-    def exchange(self) -> Exchange:
-        """The exchange of the optimizer's parameters; made anew when some were added."""
-        parameters = self._parameters()
-        if self._exchange is None or len(self._exchange.parameters) != len(parameters):
-            if self._exchange is not None:
-                self._exchange.close()
-            self._exchange = Exchange(parameters, self._world)
-        return self._exchange
-
     def close(self) -> None:
         """Leave the parameters as they would be without this stepper."""
         if self._exchange is not None:
             self._exchange.close()
 
-    def _parameters(self) -> list[Parameter]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+    def _exchange_of_now(self) -> Exchange:
+        """The exchange of the optimizer's parameters; made anew when some were added."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self._exchange is None or len(self._exchange.parameters) != len(parameters):
+            self.close()
+            self._exchange = Exchange(parameters, self._world)
+        return self._exchange
 
     def _first_unit(self, weight: Number, turns: int) -> Number:
         total = self._vector(0.0, weight, 0.0)
@@ -198,7 +195,7 @@ class Stepper:
     def _seed(self, root: Tensor, factor: Number) -> Tensor:
         assert self._unit is not None
         seed = torch.as_tensor(factor / self._unit, dtype=root.dtype, device=root.device)
-        return seed if self._scaler is None else self._scaler.scale(seed)
+        return seed if self.scaler is None else self.scaler.scale(seed)
 
     def _penalty_factor(self) -> Number:
         # every rank with examples adds an equal part of W · penalty / U, so that U / W makes it count once
@@ -300,7 +297,8 @@ def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:
         raise LossError(f"The sum of weights is {float(weight)}; it must be 0 or more, and finite.")
     if not loss_sum.requires_grad and torch.is_grad_enabled():
         raise LossError("The sum of losses does not depend on any parameter that is trained.")
-    return loss_sum.reshape(()), weight
+    # a view would be one more node of the graph, for nothing where there is no dimension
+    return loss_sum.reshape(()) if loss_sum.dim() else loss_sum, weight
 
 
 def _ratio(unit: Number, weight: Number) -> Number:

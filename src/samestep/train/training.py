@@ -12,12 +12,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from samestep.data.generators import Snapshot
 from samestep.data.loader import Loader
 from samestep.errors import ConfigError
-from samestep.metrics import load_state, state_of
 from samestep.record import RecordWriter
 from samestep.task import Task
 from samestep.train.checkpoint import FOLDER_NAME, Checkpoint, CheckpointFolder, load, resolve
 from samestep.train.evaluate import eval_loader, make_data, make_metrics
-from samestep.train.hooks import Hook
+from samestep.hooks import Hook
 from samestep.train.model_state import load_model_state
 from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
 from samestep.train.precision import scaler
@@ -31,7 +30,7 @@ class Training:
     def __init__(self, task: Task, world: Session, out: Path, record: RecordWriter) -> None:
         for hook in task.hooks:
             if not isinstance(hook, Hook):
-                raise ConfigError(f"The hook {hook!r} is no samestep.train.hooks.Hook; make its class one.")
+                raise ConfigError(f"The hook {hook!r} is no samestep.hooks.Hook; make its class one.")
         self.task = task
         self.world = world
         self.record = record
@@ -137,7 +136,7 @@ class Training:
                 "num_examples": self.num_examples,
                 "epoch_loss_sum": self.epoch_loss_sum,
                 "epoch_weight": self.epoch_weight,
-                "metrics": {name: state_of(metric, self.world) for name, metric in metrics.items()},
+                "metrics": {name: self._metric_state(metric) for name, metric in metrics.items()},
                 "best_value": self.best_value,
                 "hooks": [h.state_dict() if hasattr(h, "state_dict") else None for h in self.task.hooks],
                 "generators": Snapshot().to_tree(),
@@ -171,7 +170,7 @@ class Training:
         self.epoch_loss_sum, self.epoch_weight = training["epoch_loss_sum"], training["epoch_weight"]
         for name, state in training["metrics"].items():
             if name in self.metrics:
-                load_state(self.metrics[name], state, self.world)
+                self._load_metric_state(self.metrics[name], state)
         self.best_value = training["best_value"]
         for hook, state in zip(self.task.hooks, training["hooks"], strict=False):
             if state is not None and hasattr(hook, "load_state_dict"):
@@ -180,6 +179,18 @@ class Training:
         if self.ema is not None and "ema" in sections:
             load_model_state(self.ema.module, sections["ema"], checkpoint.path)
             self.ema.n_averaged.copy_(training["num_averaged"])
+
+    # torchmetrics takes most of a second to load, and not every run has metrics
+
+    def _metric_state(self, metric: Any) -> dict[str, Any]:
+        from samestep.metrics import state_of
+
+        return state_of(metric, self.world)
+
+    def _load_metric_state(self, metric: Any, state: dict[str, Any]) -> None:
+        from samestep.metrics import load_state
+
+        load_state(metric, state, self.world)
 
 
 def _make_optimizer(task: Task, model: nn.Module) -> Optimizer:
