@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+# before the server of ranks loads torch: more threads than cores make four ranks crawl
+os.environ["OMP_NUM_THREADS"] = "1"
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torchmetrics", "samestep.train.session"])
 

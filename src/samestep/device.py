@@ -56,3 +56,8 @@ def name_of(device: torch.device) -> str:
 def is_on_host(tensor: torch.Tensor) -> bool:
     """Whether the value of `tensor` can be read without waiting for a device."""
     return tensor.device.type == "cpu"
+
+
+def wants_pinned_memory(device: torch.device) -> bool:
+    """Whether batches get to `device` faster from memory that cannot be moved."""
+    return device.type != "cpu"

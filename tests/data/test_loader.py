@@ -1,6 +1,8 @@
 """Any sampler, any data set, any world: each drawn index exactly once, and the same batch everywhere."""
 
+import gc
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -375,3 +377,18 @@ def test_what_cannot_be_shared_out_is_refused(case: str, sentence: str) -> None:
     with pytest.raises(worlds.RankFailed, match=sentence) as failure:
         worlds.run(3, refused, case=case)
     assert failure.value.kind == "DataError"
+
+
+def seconds_to_let_go(world) -> float:
+    loader = world.loader(Numbers(), batch_size=6, workers=2)
+    for _ in loader:
+        pass
+    began = time.monotonic()
+    del loader
+    gc.collect()
+    return time.monotonic() - began
+
+
+def test_workers_end_with_their_loader() -> None:
+    # torch waits 5 s for each worker that it finds in a circle of references
+    assert max(worlds.run(2, seconds_to_let_go)) < 4

@@ -4,6 +4,7 @@ Knows who gets which example and in which order; knows nothing of models or grad
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,7 @@ from samestep.data.examples import Batch, Collate, MapExamples, Request, StepInp
 from samestep.data.order import Sequential, Shuffled
 from samestep.data.shard import shares
 from samestep.data.transfer import to_device
+from samestep.device import wants_pinned_memory
 from samestep.errors import DataError
 from samestep.world import World
 
@@ -55,14 +57,15 @@ class Loader:
         self._channels_last = channels_last
         self._epoch = 0
         self._step = 0
-        self._begun = False
-        self._last: Batch = None
         self._draw_state: dict[str, Any] = {}
-        self._resume_state: dict[str, Any] = {}
+        self._begun = False
+        self._is_resumed = False
+        self._place = _Place()
+        self._last: Batch = None
         options: dict[str, Any] = {
             "num_workers": workers,
             "collate_fn": pass_on,
-            "pin_memory": world.device.type != "cpu",
+            "pin_memory": wants_pinned_memory(world.device),
             # of its own: torch would otherwise take the seeds of workers from the model's random stream
             "generator": torch.Generator(),
         }
@@ -80,14 +83,22 @@ class Loader:
             )  # fmt: skip
             self._batches: DataLoader[StepInput] = DataLoader(self._stream, batch_size=None, **options)
         else:
-            self._draw = _draw_of(
-                dataset, batch_size, sampler, batch_sampler, shuffle and train, world, seed
-            )
+            self._draw = _draw_of(dataset, batch_size, sampler, batch_sampler, shuffle and train, world, seed)
             known = self._draw.num_steps()
-            requests = _Requests(self, self._draw, accumulate)
+            requests = _Requests(
+                place=self._place,
+                draw=self._draw,
+                world=world,
+                turns=accumulate,
+                limit=steps_per_epoch,
+                train=train,
+            )
             examples = MapExamples(dataset, collate=collate, seed=seed)
             self._batches = DataLoader(
-                examples, batch_sampler=requests, persistent_workers=workers > 0, **options
+                examples,
+                batch_sampler=requests,
+                persistent_workers=workers > 0,
+                **options,  # type: ignore[arg-type]
             )
         limits = [limit for limit in (known, steps_per_epoch) if limit is not None]
         self.num_steps: int | None = min(limits, default=None)
@@ -107,6 +118,9 @@ class Loader:
         if self._begun:  # the epoch before was left in the middle
             self._epoch, self._step = self._epoch + 1, 0
         self._begun = True
+        self._place.epoch, self._place.step = self._epoch, self._step
+        self._place.draw_state = self._draw_state if self._is_resumed else {}
+        self._is_resumed = False
         for inputs in self._step_inputs():
             self._step += 1
             if self._draw is not None:
@@ -129,8 +143,8 @@ class Loader:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Make the next iteration go on where `state` was taken, on whatever world."""
-        self._epoch, self._step, self._begun = state["epoch"], state["step"], False
-        self._draw_state = self._resume_state = state["draw"]
+        self._epoch, self._step, self._draw_state = state["epoch"], state["step"], state["draw"]
+        self._begun, self._is_resumed = False, True
 
     def _step_inputs(self) -> Iterator[StepInput]:
         if self._draw is not None:
@@ -154,32 +168,45 @@ class Loader:
             )
 
 
+@dataclass(kw_only=True)
+class _Place:
+    """Where an iteration is to begin, for the loader and its requests alike.
+
+    An object of its own: requests that knew their loader would close a circle of references, and torch's
+    workers take ten seconds to end when they are found as a part of one.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    draw_state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Requests:
     """What this rank wants, step by step: the batch sampler of torch's loader."""
 
-    def __init__(self, loader: Loader, draw: Draw, turns: int) -> None:
-        self._loader = loader
-        self._draw = draw
-        self._turns = turns
+    place: _Place
+    draw: Draw
+    world: World
+    turns: int
+    limit: int | None
+    train: bool
 
     def __iter__(self) -> Iterator[Request]:
-        loader, world = self._loader, self._loader._world
-        epoch, skip = loader._epoch, loader._step
-        state, loader._resume_state = loader._resume_state, {}
-        batches = self._draw.batches(epoch, skip, state)
-        limit = loader._steps_per_epoch
+        epoch, skip, state = self.place.epoch, self.place.step, self.place.draw_state
         position = state.get("position", 0) if skip else 0
         had_examples = False
-        for batch in islice(batches, None if limit is None else max(0, limit - skip)):
+        limit = None if self.limit is None else max(0, self.limit - skip)
+        for batch in islice(self.draw.batches(epoch, skip, state), limit):
             own = shares(
-                len(batch), rank=world.rank, world_size=world.size, turns=self._turns,
+                len(batch), rank=self.world.rank, world_size=self.world.size, turns=self.turns,
                 epoch=epoch, position=position,
             )  # fmt: skip
             indices = []
             for share in own:
                 turn = batch[share.position - position :]
                 mine = turn[share.first : share.first + share.count]
-                if not mine and not had_examples and loader._train:
+                if not mine and not had_examples and self.train:
                     mine = turn[:1]
                 had_examples = had_examples or bool(mine)
                 indices.append(mine)
@@ -209,7 +236,9 @@ def _made(sampler: Any, dataset: Any) -> Any:
 def _length(dataset: Any) -> int:
     name = type(dataset).__name__
     if not hasattr(dataset, "__getitem__"):
-        raise DataError(f"{name} has no __getitem__ and is no IterableDataset; a data set needs one of the two.")
+        raise DataError(
+            f"{name} has no __getitem__ and is no IterableDataset; a data set needs one of the two."
+        )
     try:
         num_examples = len(dataset)
     except (TypeError, NotImplementedError):

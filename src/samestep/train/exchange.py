@@ -3,6 +3,8 @@
 Knows parameters and buckets; knows nothing of losses, weights or updates. The model is not wrapped: hooks
 on the parameters tell when a gradient is ready. Buckets leave in one fixed order on every rank, whatever
 order backward took, so that a parameter that some rank did not use cannot make ranks wait for each other.
+
+A few other numbers can travel along. Meeting once more would cost a small model more than its gradients do.
 """
 
 from collections.abc import Sequence
@@ -18,16 +20,23 @@ from samestep.world import Pending, World
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 25 << 20
 
+# A number travels in two parts, the multiples of 4,096 and the rest, so that float32 has room for both: the
+# sums of whole numbers are exact below 2³⁶ over 4,096 ranks, others are as good as float32.
+_PART = 4096.0
+
 
 class _Bucket:
-    """Gradients that travel together, in one flat buffer that ends with a count of users per parameter."""
+    """Gradients that travel together, in one flat buffer.
 
-    def __init__(self, parameters: list[Parameter]) -> None:
+    It ends with a count of users per parameter and, in a bucket with `seats`, two parts of other numbers.
+    """
+
+    def __init__(self, parameters: list[Parameter], seats: int = 0) -> None:
         self.parameters = parameters
-        sizes = [parameter.numel() for parameter in parameters]
-        like = parameters[0]
-        self.buffer = torch.zeros(sum(sizes) + len(sizes), dtype=like.dtype, device=like.device)
-        *parts, self.num_users = self.buffer.split([*sizes, len(sizes)])
+        self.numbers: Tensor | None = None
+        sizes = [*(parameter.numel() for parameter in parameters), len(parameters), seats, seats]
+        self.buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+        *parts, self.num_users, self._high, self._low = self.buffer.split(sizes)
         self.views = [_view(part, p) for part, p in zip(parts, parameters, strict=True)]
         self.num_missing = len(parameters)
         self.pending: Pending | None = None
@@ -42,12 +51,18 @@ class _Bucket:
         if ready:
             gradients = [self.parameters[i].grad for i in ready]
             torch._foreach_copy_([self.views[i] for i in ready], gradients)  # type: ignore[arg-type]
+        if self.numbers is not None:
+            self._high.copy_(self.numbers.div(_PART, rounding_mode="floor"))
+            self._low.copy_(self.numbers.remainder(_PART))
         self.pending = world.sum_(self.buffer)
 
     def finish(self) -> None:
         assert self.pending is not None
         self.pending.wait()
         self.pending = None
+        if self.numbers is not None:
+            self.numbers.copy_(self._low).add_(self._high, alpha=_PART)
+            self.numbers = None
         self.num_missing = len(self.parameters)
         unused = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         if unused:
