@@ -38,7 +38,7 @@ def main() -> None:
         "quick": arguments.quick,
     }
     console.print(
-        f"{machine['processor']}, {machine['cores']} cores (load {machine['load_before']:.1f}), one thread a rank; "
+        f"{machine['processor']}, {machine['cores']} cores (load {machine['load_before']:.1f}); "
         f"Python {machine['python']}, torch {machine['torch']}, samestep {machine['samestep']}; "
         "no GPU figure is claimed",
         highlight=False,

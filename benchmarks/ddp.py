@@ -1,86 +1,68 @@
 """Two ranks: Samestep against torch's DistributedDataParallel, both in the same two processes."""
 
-import multiprocessing
-import os
-import socket
 from functools import partial
-from multiprocessing.connection import Connection
 
 import torch
 
 import samestep
 from benchmarks import trainings
-from benchmarks.measure import Rounds, compare
+from benchmarks.measure import QUICK, Length, Rounds, compare
+from benchmarks.processes import call_on_ranks
 from benchmarks.rows import Row, throughput_row
 from samestep.train.session import Session
 
 TITLE = "ddp: two gloo ranks against hand-tuned DistributedDataParallel, one thread a rank"
 
 _SIZE = 2
-_WIDTHS = (1024, 3072, 3072, 2048, 10)  # 19 million parameters
+_WIDTHS = (1024, 3072, 3072, 2048, 10)
 
 
 def run(*, quick: bool) -> list[Row]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    ranks = [
-        context.Process(target=_rank, args=(rank, port, quick, theirs if rank == 0 else None), daemon=True)
-        for rank in range(_SIZE)
-    ]
-    for rank in ranks:
-        rank.start()
-    theirs.close()
-    rows: list[Row] = ours.recv()
-    for rank in ranks:
-        rank.join()
+    rows: list[Row] = call_on_ranks(_SIZE, _rows, quick)[0]
     return rows
 
 
-def _rank(rank: int, port: int, quick: bool, answer: Connection | None) -> None:
-    os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": str(_SIZE), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(_SIZE),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
+def _rows(quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     world = samestep.init()
-    rows = _rows(world, quick)
-    if answer is not None:
-        answer.send(rows)
-    world.close()
-
-
-def _rows(world: Session, quick: bool) -> list[Row]:
-    def most(seconds: float) -> float:
-        return max(float(part) for part in world.gather(torch.tensor(seconds, dtype=torch.float64)))
-
-    def against_ddp(make, data, batch_size, rounds, block_s) -> Rounds:  # type: ignore[no-untyped-def]
-        ours = trainings.samestep(make, data, batch_size, world)
-        theirs = trainings.ddp(make, data, batch_size, world)
-        rounds, block_s = (3, 0.0) if quick else (rounds, block_s)
-        return compare(ours, theirs, rounds=rounds, block_s=block_s, together=world.barrier, most=most)
-
-    per_rank = 8 if quick else int(most(trainings.batch_size_for(0.020)))
+    per_rank = 8 if quick else int(_most(world, trainings.batch_size_for(0.020)))
     batch_size = per_rank * _SIZE
-    images = trainings.examples(batch_size, (3, 32, 32), 10)
+    # not a TensorDataset, whose rows Samestep takes at once: ranks are compared here, not loaders
+    images = trainings.Examples(batch_size, (3, 32, 32), 10)
     cnn, normed = (partial(trainings.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
     widths = (16, 32, 10) if quick else _WIDTHS
-    vectors = trainings.examples(32, widths[:1], 10)
-    return [
+    mlp = partial(trainings.mlp, *widths)
+    num_parameters = sum(parameter.numel() for parameter in mlp().parameters())
+    vectors = trainings.Examples(32, widths[:1], 10)
+    short, long = (
+        (QUICK, QUICK) if quick else (Length(rounds=150, block_s=0.06), Length(rounds=40, block_s=0.2))
+    )
+    rows = [
         throughput_row(
             f"CNN without batch norm, batch {batch_size}",
-            against_ddp(cnn, images, batch_size, 60, 0.1),
+            _against_ddp(world, cnn, images, batch_size, short),
             required=0.98,
         ),
         throughput_row(
             f"CNN with batch norm, batch {batch_size}",
-            against_ddp(normed, images, batch_size, 60, 0.1),
-            note="DDP's statistics are each rank's own, which is another and cheaper training.",
+            _against_ddp(world, normed, images, batch_size, short),
+            note="DDP's statistics are each rank's own: another training, and a cheaper one.",
         ),
         throughput_row(
-            "MLP of 19 million parameters, batch 32",
-            against_ddp(partial(trainings.mlp, *widths), vectors, 32, 30, 0.3),
+            f"MLP of {num_parameters:,} parameters, batch 32", _against_ddp(world, mlp, vectors, 32, long)
         ),
     ]
+    world.close()
+    return rows
+
+
+def _against_ddp(
+    world: Session, make: trainings.Make, data: trainings.Examples, batch_size: int, length: Length
+) -> Rounds:
+    ours = trainings.samestep(make, data, batch_size, world)
+    theirs = trainings.ddp(make, data, batch_size, world)
+    return compare(ours, theirs, length, together=world.barrier, most=partial(_most, world))
+
+
+def _most(world: Session, number: float) -> float:
+    return max(float(part) for part in world.gather(torch.tensor(number, dtype=torch.float64)))

@@ -57,20 +57,36 @@ def median(values: list[float]) -> Estimate:
     return Estimate(value=float(np.median(values)), low=float(low), high=float(high))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long a comparison is: rounds, and about how many seconds each program has in one."""
+
+    rounds: int
+    block_s: float
+
+
+QUICK = Length(rounds=3, block_s=0.0)
+"""One step a round: shows that a benchmark runs, and nothing else."""
+
+
 def compare(
-    ours: Iterator[object], theirs: Iterator[object], *, rounds: int, block_s: float,
-    together: Callable[[], None] = lambda: None, most: Callable[[float], float] = lambda seconds: seconds,
-) -> Rounds:  # fmt: skip
-    """Run two programs, each an endless iterator that makes one step a time, in blocks of about `block_s`.
+    ours: Iterator[object],
+    theirs: Iterator[object],
+    length: Length,
+    *,
+    together: Callable[[], None] = lambda: None,
+    most: Callable[[float], float] = lambda seconds: seconds,
+) -> Rounds:
+    """Let two programs, endless iterators that make one step at a time, take turns in random order.
 
     On several ranks `together` waits for the others before a block, and `most` is the largest of their
     times, so that all ranks choose the same length and order of blocks.
     """
     warm_up = [_timed(program, 3, together, most) for program in (ours, theirs) for _ in range(3)]
-    num_steps = max(1, round(block_s / warm_up[-1]))
+    num_steps = max(1, round(length.block_s / warm_up[-1]))
     order = random.Random(0)
     seconds: dict[int, list[float]] = {0: [], 1: []}
-    for _ in range(rounds):
+    for _ in range(length.rounds):
         for which in order.sample((0, 1), 2):
             seconds[which].append(_timed((ours, theirs)[which], num_steps, together, most))
     # the first round is warm-up as well: allocators and caches have just met the two together

@@ -7,44 +7,66 @@ from rich.table import Table
 
 from benchmarks.measure import Estimate, Rounds
 
-Unit = Literal["of their throughput", "µs added a step", "s", "MB"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One figure; `required` is the worst value that is good enough, `ours` and `theirs` are what it is made of."""
+    """One quantity of both sides and, where they were measured side by side, the figure that compares them.
+
+    `required` is the worst figure that is good enough.
+    """
 
     what: str
-    ours: str
-    theirs: str
-    figure: Estimate
-    unit: Unit
+    unit: Literal["ms", "s", "MB"]
+    ours: float
+    theirs: float | None
+    figure: Estimate | None = None
+    figure_unit: Literal["of their throughput", "µs added a step"] | None = None
     required: float | None = None
     note: str = ""
 
     @property
     def met(self) -> bool | None:
         """Whether the requirement holds; None without one."""
-        if self.required is None:
+        if self.required is None or self.figure is None:
             return None
-        higher_is_better = self.unit == "of their throughput"
-        return self.figure.value >= self.required if higher_is_better else self.figure.value <= self.required
+        return (self.figure.value >= self.required) == self._more_is_better
+
+    @property
+    def _more_is_better(self) -> bool:
+        return self.figure_unit == "of their throughput"
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "met": self.met}
 
+    def cells(self) -> list[str]:
+        """The row for people."""
+        digits = 3 if self._more_is_better else 1
+        value = interval = required = ""
+        if self.figure is not None:
+            value = f"{self.figure.value:.{digits}f} {self.figure_unit}"
+            interval = f"{self.figure.low:.{digits}f} … {self.figure.high:.{digits}f}"
+        if self.required is not None:
+            required = f"{'at least' if self._more_is_better else 'below'} {self.required:g}"
+        sides = ["" if side is None else f"{side:.4g} {self.unit}" for side in (self.ours, self.theirs)]
+        return [self.what, *sides, value, interval, required, {None: "", True: "yes", False: "NO"}[self.met]]
+
 
 def throughput_row(what: str, rounds: Rounds, *, required: float | None = None, note: str = "") -> Row:
-    return _row(what, rounds, rounds.throughput(), "of their throughput", required, note)
+    """Our throughput as a part of theirs."""
+    figure = rounds.throughput()
+    return Row(
+        what=what, unit="ms", ours=rounds.our_step_s * 1e3, theirs=rounds.their_step_s * 1e3,
+        figure=figure, figure_unit="of their throughput", required=required, note=note,
+    )  # fmt: skip
 
 
 def added_row(what: str, rounds: Rounds, *, required: float | None = None, note: str = "") -> Row:
-    return _row(what, rounds, rounds.added_s().scaled(1e6), "µs added a step", required, note)
-
-
-def _row(what: str, rounds: Rounds, figure: Estimate, unit: Unit, required: float | None, note: str) -> Row:
-    ours, theirs = (f"{seconds * 1e3:.2f} ms" for seconds in (rounds.our_step_s, rounds.their_step_s))
-    return Row(what=what, ours=ours, theirs=theirs, figure=figure, unit=unit, required=required, note=note)
+    """The time that a step of ours takes more than one of theirs."""
+    figure = rounds.added_s().scaled(1e6)
+    return Row(
+        what=what, unit="ms", ours=rounds.our_step_s * 1e3, theirs=rounds.their_step_s * 1e3,
+        figure=figure, figure_unit="µs added a step", required=required, note=note,
+    )  # fmt: skip
 
 
 def table(title: str, rows: list[Row]) -> Table:
@@ -52,17 +74,7 @@ def table(title: str, rows: list[Row]) -> Table:
     result = Table(title=title, title_justify="left", caption_justify="left")
     result.caption = "\n".join(f"{row.what}: {row.note}" for row in rows if row.note)
     for name in ("", "Samestep", "by hand", "figure", "95 % interval", "required", "met"):
-        result.add_column(name, justify="left" if not name else "right")
+        result.add_column(name, justify="right" if name else "left")
     for row in rows:
-        digits = 3 if row.unit == "of their throughput" else 1
-        sign = "≥" if row.unit == "of their throughput" else "<"
-        result.add_row(
-            row.what,
-            row.ours,
-            row.theirs,
-            f"{row.figure.value:.{digits}f} {row.unit}",
-            f"{row.figure.low:.{digits}f} … {row.figure.high:.{digits}f}",
-            "" if row.required is None else f"{sign} {row.required:g}",
-            {None: "", True: "yes", False: "NO"}[row.met],
-        )
+        result.add_row(*row.cells())
     return result

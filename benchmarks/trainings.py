@@ -6,16 +6,20 @@ comparison have equal models, data, batches and optimizer settings.
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from samestep.train.session import Session
 
+Make = Callable[[], nn.Module]
+Example = tuple[Tensor, Tensor]
 STEPS_PER_EPOCH = 64
 
 
@@ -32,20 +36,36 @@ def cnn(*, batch_norm: bool) -> nn.Module:
 def mlp(*widths: int) -> nn.Module:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
-def examples(batch_size: int, shape: tuple[int, ...], num_classes: int) -> TensorDataset:
-    """Random examples for one short epoch."""
-    generator = torch.Generator().manual_seed(0)
-    number = batch_size * STEPS_PER_EPOCH
-    inputs = torch.randn(number, *shape, generator=generator)
-    return TensorDataset(inputs, torch.randint(num_classes, (number,), generator=generator))
+class Examples(Dataset[Example]):
+    """Random examples for one short epoch, in a data set as people write them."""
+
+    def __init__(self, batch_size: int, shape: tuple[int, ...], num_classes: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        number = batch_size * STEPS_PER_EPOCH
+        self.inputs = torch.randn(number, *shape, generator=generator)
+        self.classes = torch.randint(num_classes, (number,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.inputs[index], self.classes[index]
+
+    def as_tensors(self) -> TensorDataset:
+        """The same examples in torch's own data set."""
+        return TensorDataset(self.inputs, self.classes)
+
+    def first(self, number: int) -> Example:
+        """The first examples, as a batch."""
+        return self.inputs[:number], self.classes[:number]
 
 
-def plain(make: Callable[[], nn.Module], data: TensorDataset, batch_size: int) -> Iterator[None]:
+def plain(make: Make, data: Dataset[Any], batch_size: int) -> Iterator[None]:
     """One device, by hand."""
     model, optimizer = _made(make)
     loader = DataLoader(data, batch_size=batch_size, shuffle=True)
@@ -55,13 +75,11 @@ def plain(make: Callable[[], nn.Module], data: TensorDataset, batch_size: int) -
             yield
 
 
-def ddp(
-    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int, world: Session
-) -> Iterator[None]:
+def ddp(make: Make, data: Dataset[Any], batch_size: int, world: Session) -> Iterator[None]:
     """Several ranks by hand, with every setting that makes DDP faster."""
     model, optimizer = _made(make)
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
-    sampler = DistributedSampler(data, shuffle=True)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True)
     loader = DataLoader(data, batch_size=batch_size // world.size, sampler=sampler)
     epoch = 0
     while True:
@@ -72,9 +90,7 @@ def ddp(
         epoch += 1
 
 
-def samestep(
-    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int, world: Session
-) -> Iterator[None]:
+def samestep(make: Make, data: Dataset[Any], batch_size: int, world: Session) -> Iterator[None]:
     """Any number of ranks, with Samestep."""
     model, optimizer = _made(lambda: world.replicate(make()))
     loader = world.loader(data, batch_size=batch_size)
@@ -85,23 +101,19 @@ def samestep(
             yield
 
 
-def plain_without_loader(
-    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int
-) -> Iterator[None]:
+def plain_without_loader(make: Make, data: Examples, batch_size: int) -> Iterator[None]:
     """The steps of `plain` on one batch over and over."""
     model, optimizer = _made(make)
-    inputs, classes = data[:batch_size]
+    inputs, classes = data.first(batch_size)
     while True:
         _step(model, optimizer, inputs, classes)
         yield
 
 
-def samestep_without_loader(
-    make: Callable[[], nn.Module], data: TensorDataset, batch_size: int, world: Session
-) -> Iterator[None]:
+def samestep_without_loader(make: Make, data: Examples, batch_size: int, world: Session) -> Iterator[None]:
     """The steps of `samestep` on one batch over and over."""
     model, optimizer = _made(lambda: world.replicate(make()))
-    inputs, classes = data[:batch_size]
+    inputs, classes = data.first(batch_size)
     while True:
         with world.step(optimizer) as step:
             step.backward(cross_entropy(model(inputs), classes, reduction="sum"), len(classes))
@@ -111,7 +123,7 @@ def samestep_without_loader(
 def batch_size_for(step_s: float) -> int:
     """The batch with which a plain step of the CNN takes about `step_s` on this machine; an even number."""
     probe = 32
-    program = plain_without_loader(lambda: cnn(batch_norm=False), examples(probe, (3, 32, 32), 10), probe)
+    program = plain_without_loader(lambda: cnn(batch_norm=False), Examples(probe, (3, 32, 32), 10), probe)
     seconds = []
     for _ in range(12):
         start = time.perf_counter()
@@ -120,7 +132,7 @@ def batch_size_for(step_s: float) -> int:
     return max(8, 2 * round(probe * step_s / sorted(seconds)[len(seconds) // 2] / 2))
 
 
-def _made(make: Callable[[], nn.Module]) -> tuple[nn.Module, SGD]:
+def _made(make: Make) -> tuple[nn.Module, SGD]:
     torch.manual_seed(0)
     model = make()
     return model, SGD(model.parameters(), lr=1e-3, momentum=0.9)

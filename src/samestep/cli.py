@@ -49,7 +49,7 @@ Port = Annotated[
 Timeout = Annotated[float | None, typer.Option(min=1.0, help="Seconds that ranks wait for one another.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
 Checkpoint = Annotated[
-    Path, typer.Option("--checkpoint", "-c", help="The checkpoint, the run that holds it (its newest), or RUN/best.")
+    Path, typer.Option("--checkpoint", "-c", help="A checkpoint, a run (its newest one), or RUN/best.")
 ]
 Data = Annotated[Literal["train", "valid", "test"], typer.Option(help="Which data set of the task.")]
 Target = Annotated[str, typer.Argument(help="file.py, file.py:name, package.module:name or config.yaml")]
@@ -207,7 +207,8 @@ def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ..
         show.show_failure(console, outcome.failure, outcome.out)
     else:
         show.show_findings(console, findings)
-        values = {name: value for name, value in outcome.result.items() if not isinstance(value, list)}
+        known = {"command", *plain}
+        values = {n: v for n, v in outcome.result.items() if not isinstance(v, list) and n not in known}
         show.show_summary(console, f"{title} {outcome.status}", _flat(values) | {"out": str(outcome.out)})
     if as_json:
         contract = {"digest": None, "world_size": None, "mode": None, "steps": None, "examples": None}

@@ -49,7 +49,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(tmp_path):
         look(watch)
         look(watch, seconds=1.0)
         look(watch, seconds=1.0)
-    assert text_of(console).splitlines() == ["2 ranks: epoch 2  step 7/20  loss 0.5"]
+    assert text_of(console).splitlines() == ["2 ranks: epoch 3  step 7/20  loss 0.5"]
 
 
 def test_the_rate_is_in_examples_a_second(tmp_path, monkeypatch):

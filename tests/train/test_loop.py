@@ -11,8 +11,8 @@ from torch import nn
 
 import tasks
 import worlds
-from samestep.record import RecordWriter
 from samestep import hooks
+from samestep.record import RecordWriter
 from samestep.train import stop
 from samestep.train.loop import Loop
 from samestep.train.training import Training

@@ -12,8 +12,8 @@ import worlds
 from samestep.record import RecordWriter
 from samestep.train.evaluate import eval_loader
 from samestep.train.loop import Loop
-from samestep.train.training import Training
 from samestep.train.predict import predictions
+from samestep.train.training import Training
 
 WORLDS = (2, 3, 4)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -321,3 +322,36 @@ def test_a_loss_that_is_no_scalar_pair_is_refused(case: str, sentence: str) -> N
     with pytest.raises(worlds.RankFailed, match=sentence) as failure:
         worlds.run(1, misuse, case=case)
     assert failure.value.kind == "LossError"
+
+
+def checkpointed(world, use_reentrant: bool, shared: bool) -> dict[str, Tensor]:
+    """Two blocks under activation checkpointing; with `shared`, both are the same module."""
+    torch.manual_seed(4)
+    first = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3), nn.Tanh())
+    second = first if shared else nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Tanh())
+    model = world.replicate(nn.ModuleList([first, second]).to(DTYPE))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(13, 3, generator=torch.Generator().manual_seed(5), dtype=DTYPE)
+    for batch in world.loader(data, batch_size=5):
+        x = batch.clone().requires_grad_()
+        with world.step(optimizer) as step:
+            for block in model:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=use_reentrant)
+            step.backward(x.square().sum(), len(batch))
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_activation_checkpointing(use_reentrant: bool) -> None:
+    reference = worlds.run(1, checkpointed, use_reentrant=use_reentrant, shared=False)[0]
+    for size in (2, 4):
+        result = worlds.run(size, checkpointed, use_reentrant=use_reentrant, shared=False)[0]
+        assert largest(result, reference) < 1e-12
+
+
+def test_a_gradient_that_comes_too_late_is_refused() -> None:
+    """Reentrant checkpointing of a shared module runs backward into its parameters twice."""
+    whole = worlds.run(1, checkpointed, use_reentrant=False, shared=True)[0]
+    assert largest(worlds.run(2, checkpointed, use_reentrant=False, shared=True)[0], whole) < 1e-12
+    with pytest.raises(worlds.RankFailed, match="use_reentrant=False"):
+        worlds.run(2, checkpointed, use_reentrant=True, shared=True)

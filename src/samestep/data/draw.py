@@ -108,7 +108,9 @@ class Drawn:
             batch = _send(self._world, next(batches, None) if batches is not None else None)
             if batch is None:
                 if number < skip:
-                    raise DataError(_NOT_REPEATABLE.format(skip=skip, epoch=epoch, what=f"ended after {number}"))
+                    raise DataError(
+                        _NOT_REPEATABLE.format(skip=skip, epoch=epoch, what=f"ended after {number}")
+                    )
                 return
             number += 1
             position += len(batch)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate, get_worker_info
 
 from samestep.data.fingerprint import fingerprint
 from samestep.data.generators import Snapshot, Stream, seed_all, seeded
@@ -60,7 +60,8 @@ class MapExamples(Dataset[StepInput]):
 
     Before each example the process-wide generators are set from its key. A data set that was seen to draw
     nothing is fetched without that, for speed, under a tripwire: should it ever draw, the request is
-    fetched again with keys, and so is every later one.
+    fetched again with keys, and so is every later one. Torch's own TensorDataset cannot draw, and the rows of
+    a batch are taken out of it at once.
     """
 
     def __init__(self, dataset: Any, *, collate: Collate | None, seed: int) -> None:
@@ -69,15 +70,21 @@ class MapExamples(Dataset[StepInput]):
         self._seed = seed
         self._epoch: int | None = None
         self._num_quiet = 0
+        self._is_table = type(dataset) is TensorDataset and collate is None
 
     def __getitems__(self, request: Request) -> StepInput:
         return StepInput(
             request.shares,
             [
-                self._collate(self._fetch(share, indices), share) if indices else None
+                self._batch(share, indices) if indices else None
                 for share, indices in zip(request.shares, request.indices, strict=True)
             ],
         )
+
+    def _batch(self, share: Share, indices: list[Any]) -> Batch:
+        if self._is_table and type(indices[0]) is int:
+            return list(self._dataset[indices])
+        return self._collate(self._fetch(share, indices), share)
 
     def _fetch(self, share: Share, indices: list[Any]) -> list[Any]:
         if share.epoch != self._epoch:

@@ -106,7 +106,7 @@ class Watch:
         total = about.get("num_steps")
         loss = progress.get("loss")
         parts = [
-            f"epoch {progress['epoch']}" if "epoch" in progress else "",
+            _epoch(progress, about),
             f"step {step:,}/{total:,}" if total else f"step {step:,}",
             f"loss {loss:.4g}" if isinstance(loss, int | float) else "",
             self._rate,
@@ -117,6 +117,14 @@ class Watch:
     def _size_of_findings(self) -> int:
         path = self._folder / "findings.jsonl"
         return path.stat().st_size if path.exists() else 0
+
+
+def _epoch(progress: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """The epoch under way as people count, from 1."""
+    if "epoch" not in progress:
+        return ""
+    total = about.get("num_epochs")
+    return f"epoch {progress['epoch'] + 1}/{total}" if total else f"epoch {progress['epoch'] + 1}"
 
 
 def _findings_of(folder: Path) -> list[dict[str, Any]]:

@@ -262,13 +262,14 @@ def load(path: Path, *, only: Collection[str] | None = None) -> Checkpoint:
 def resolve(path_or_run_folder: Path) -> Path:
     """The checkpoint meant by a path: itself, or the newest whole one of a run folder or checkpoints folder.
 
-    `RUN/best` is the best one of a run. In a folder, every file of the candidate is read and checked; damaged ones are passed over with a warning.
+    `RUN/best` is the best one of a run. In a folder, every file of the candidate is read and checked; damaged
+    ones are passed over with a warning.
     """
     path = Path(path_or_run_folder)
     if path.name == "best" and not path.exists():
         best = CheckpointFolder(_inner(path.parent)).best()
         if best is None:
-            raise CheckpointError(f"{path} was asked for, but the run in {path.parent} has not marked a best one.")
+            raise CheckpointError(f"{path} was asked for, but the run there has not marked a best one yet.")
         return best
     if (path / _MANIFEST).exists() or _NAME.fullmatch(path.name):
         _read_manifest(path)

@@ -38,8 +38,13 @@ class _Bucket:
         self.buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
         *parts, self.num_users, self._high, self._low = self.buffer.split(sizes)
         self.views = [_view(part, p) for part, p in zip(parts, parameters, strict=True)]
-        self.num_missing = len(parameters)
+        self._ids = {id(parameter) for parameter in parameters}
+        self.missing = set(self._ids)
         self.pending: Pending | None = None
+
+    @property
+    def has_seats(self) -> bool:
+        return self._low.numel() > 0
 
     def launch(self, world: World) -> None:
         ready = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
@@ -52,8 +57,9 @@ class _Bucket:
             gradients = [self.parameters[i].grad for i in ready]
             torch._foreach_copy_([self.views[i] for i in ready], gradients)  # type: ignore[arg-type]
         if self.numbers is not None:
-            self._high.copy_(self.numbers.div(_PART, rounding_mode="floor"))
-            self._low.copy_(self.numbers.remainder(_PART))
+            self._high.copy_(self.numbers.div(_PART).floor_())
+            # the rest of an infinite number is none, so that it stays infinite
+            self._low.copy_(self.numbers.remainder(_PART).nan_to_num_(0.0))
         self.pending = world.sum_(self.buffer)
 
     def finish(self) -> None:
@@ -63,7 +69,7 @@ class _Bucket:
         if self.numbers is not None:
             self.numbers.copy_(self._low).add_(self._high, alpha=_PART)
             self.numbers = None
-        self.num_missing = len(self.parameters)
+        self.missing = set(self._ids)
         unused = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         if unused:
             # a parameter that no rank used keeps no gradient, so that the optimizer passes over it
@@ -85,13 +91,16 @@ class Exchange:
     """Sums the gradients of `parameters` over the ranks of `world`.
 
     `begin` before the last backward of a step, `finish` after it: then every gradient is the sum over
-    ranks, the same bits on all of them. In a world of one there is nothing to do and nothing is hooked.
+    ranks, the same bits on all of them. `seats` is how many other numbers may be taken along. In a world of
+    one there is nothing to do and nothing is hooked.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], world: World) -> None:
+    def __init__(self, parameters: Sequence[Parameter], world: World, *, seats: int = 0) -> None:
         self.parameters = list(parameters)
         self._world = world
-        self._buckets = _bucketed(self.parameters) if world.size > 1 else []
+        self._buckets = _bucketed(self.parameters, seats) if world.size > 1 else []
+        self._carrier = next((bucket for bucket in self._buckets if bucket.has_seats), None)
+        self._pending: Pending | None = None
         self._running = False
         self._num_launched = 0
         self._handles = [
@@ -99,6 +108,13 @@ class Exchange:
             for bucket in self._buckets
             for parameter in bucket.parameters
         ]
+
+    def carry(self, numbers: Tensor) -> None:
+        """Sum `numbers` (float64) over the ranks as well; to be called before `begin`, on every rank."""
+        if self._carrier is None:
+            self._pending = self._world.sum_(numbers)
+        else:
+            self._carrier.numbers = numbers
 
     def begin(self) -> None:
         """The backward that comes is the last of this step: gradients may leave as they get ready."""
@@ -112,6 +128,9 @@ class Exchange:
         self._num_launched = 0
         for bucket in self._buckets:
             bucket.finish()
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
 
     def close(self) -> None:
         """Take the hooks away."""
@@ -126,8 +145,14 @@ class Exchange:
                 f"A parameter of shape {tuple(parameter.shape)} has a sparse gradient, which cannot be "
                 "exchanged; make its layer with sparse=False."
             )
-        bucket.num_missing -= 1
-        while self._num_launched < len(self._buckets) and not self._buckets[self._num_launched].num_missing:
+        if bucket.pending is not None:
+            raise ConfigError(
+                f"A parameter of shape {tuple(parameter.shape)} got more gradient after its exchange began. "
+                "Backward must reach each parameter once a turn: use activation checkpointing with "
+                "use_reentrant=False, and no backward beside step.backward."
+            )
+        bucket.missing.discard(id(parameter))
+        while self._num_launched < len(self._buckets) and not self._buckets[self._num_launched].missing:
             self._launch_next()
 
     def _launch_next(self) -> None:
@@ -135,19 +160,25 @@ class Exchange:
         self._num_launched += 1
 
 
-def _bucketed(parameters: list[Parameter]) -> list[_Bucket]:
+def _bucketed(parameters: list[Parameter], seats: int) -> list[_Bucket]:
     """Buckets in the order in which backward is expected to fill them: the last parameters first.
 
-    The first one is small, so that the exchange starts early.
+    The first one is small, so that the exchange starts early. The first with the precision for it has seats.
     """
     groups: list[list[Parameter]] = []
     num_bytes = 0
     for parameter in reversed(parameters):
         limit = _FIRST_BUCKET_BYTES if len(groups) <= 1 else _BUCKET_BYTES
         last = groups[-1][-1] if groups else None
-        if last is None or num_bytes >= limit or (last.dtype, last.device) != (parameter.dtype, parameter.device):
+        if (
+            last is None
+            or num_bytes >= limit
+            or (last.dtype, last.device) != (parameter.dtype, parameter.device)
+        ):
             groups.append([])
             num_bytes = 0
         groups[-1].append(parameter)
         num_bytes += parameter.numel() * parameter.element_size()
-    return [_Bucket(group) for group in groups]
+    precise = (i for i, group in enumerate(groups) if group[0].dtype in (torch.float32, torch.float64))
+    with_seats = next(precise, None)
+    return [_Bucket(group, seats if i == with_seats else 0) for i, group in enumerate(groups)]

@@ -41,7 +41,7 @@ def predictions(task: Task, world: Session, model: nn.Module, loader: Loader) ->
 def predict_checkpoint(
     task: Task, world: Session, out: Path, checkpoint: str | Path, data: str
 ) -> dict[str, Any]:
-    """Predict with the model of a checkpoint, into one `.npy` file for each output; for `samestep predict`."""
+    """Predict with the model of a checkpoint, into one `.npy` file an output; for `samestep predict`."""
     dataset = data_of(task, data)
     model, path, step = restored_model(task, world, Path(checkpoint), dataset)
     folder = out / "predictions"

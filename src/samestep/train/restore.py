@@ -39,7 +39,8 @@ def make_model(task: Task, world: Session, dataset: Any) -> nn.Module:
 
 def restored_model(task: Task, world: Session, checkpoint: Path, dataset: Any) -> tuple[nn.Module, Path, int]:
     """The task's model with the weights of a checkpoint (the averaged ones, if any), its path and step."""
-    path = resolve(checkpoint)
+    # one rank looks and tells: a damaged file must not make ranks choose differently
+    path = Path(world.broadcast_text(str(resolve(checkpoint)) if world.is_first else ""))
     found = load(path)
     model = make_model(task, world, dataset)
     load_model_state(model, found.sections.get("ema") or found.sections["model"], path)

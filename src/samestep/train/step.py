@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
-from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
@@ -26,10 +25,10 @@ from samestep.errors import LossError
 from samestep.train import stop
 from samestep.train.exchange import Exchange
 from samestep.train.randomness import Randomness
-from samestep.world import Pending, World
+from samestep.world import World
 
 Number = Tensor | float
-
+_NUM_VALUES = 3  # sum of losses, sum of weights, wishes to stop
 
 
 class Totals:
@@ -65,7 +64,12 @@ class Stepper:
     """The steps of one optimizer, and what has to be known from one to the next."""
 
     def __init__(
-        self, optimizer: Optimizer, world: World, randomness: Randomness, scaler: GradScaler | None, index: int
+        self,
+        optimizer: Optimizer,
+        world: World,
+        randomness: Randomness,
+        scaler: GradScaler | None,
+        index: int,
     ) -> None:
         self.optimizer = optimizer
         self.num_steps = 0
@@ -80,7 +84,6 @@ class Stepper:
         self._loss_sum: Number = 0.0
         self._weight: Number = 0.0
         self._values: Tensor | None = None
-        self._pending: Pending | None = None
 
     def state(self) -> dict[str, Any]:
         """What the next step needs, free of the world."""
@@ -104,9 +107,12 @@ class Stepper:
             self._loss_sum = self._weight = 0.0
         self._randomness.begin_turn(self._index, self.num_steps, turn)
 
-    def backward(self, loss_sum: Tensor, weight: Number, penalty: Tensor | None, turn: int, turns: int) -> None:
+    def backward(
+        self, loss_sum: Tensor, weight: Number, penalty: Tensor | None, turn: int, turns: int
+    ) -> None:
         """Add the gradients of one turn; in the last one the exchange starts as they get ready."""
         world = self._world
+        exchange = self._exchange_of_now()
         if world.is_idle:
             weight = 0.0
         else:
@@ -118,19 +124,25 @@ class Stepper:
         is_last = turn == turns - 1
         if is_last:
             self._values = self._vector(self._loss_sum, self._weight, float(stop.requested() is not None))
-            self._pending = world.sum_(self._values)
+            if penalty is None:
+                exchange.carry(self._values)
+            else:  # its factor has to be known before backward
+                world.sum_(self._values).wait()
         if world.is_idle:
             # the others' synchronised norms need this rank's company on the way back; its gradients count
             # nothing, and are thrown away rather than multiplied by 0, which would keep a NaN
-            used = [p for p in self._exchange_of_now().parameters if p.requires_grad]
-            torch.autograd.grad(loss_sum, used, grad_outputs=torch.zeros_like(loss_sum), allow_unused=True)
+            kept = [parameter.grad for parameter in exchange.parameters]
+            self.optimizer.zero_grad(set_to_none=True)
+            loss_sum.backward(torch.zeros_like(loss_sum))
+            for parameter, gradient in zip(exchange.parameters, kept, strict=True):
+                parameter.grad = gradient
         else:
             roots, seeds = [loss_sum], [self._seed(loss_sum, 1.0)]
             if penalty is not None and is_last:
                 roots.append(penalty)
                 seeds.append(self._seed(penalty, self._penalty_factor()))
             if is_last:
-                self._exchange_of_now().begin()
+                exchange.begin()
             torch.autograd.backward(roots, seeds)
 
     def update(self, *, clip_norm: float | None, schedule: Any, stop_on_nan: bool) -> None:
@@ -140,7 +152,9 @@ class Stepper:
         parameters = self._exchange.parameters
         loss_sum, weight = self._known_sums()
         if stop_on_nan and not math.isfinite(float(loss_sum)):
-            raise NonFiniteLoss(f"The loss of step {self.num_steps} is {float(loss_sum)}; the update was not made.")
+            raise NonFiniteLoss(
+                f"The loss of step {self.num_steps} is {float(loss_sum)}; the update was not made."
+            )
         assert self._unit is not None
         factor = _ratio(self._unit, weight)
         if isinstance(factor, Tensor) or factor != 1.0:
@@ -176,7 +190,7 @@ class Stepper:
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self._exchange is None or len(self._exchange.parameters) != len(parameters):
             self.close()
-            self._exchange = Exchange(parameters, self._world)
+            self._exchange = Exchange(parameters, self._world, seats=_NUM_VALUES)
         return self._exchange
 
     def _first_unit(self, weight: Number, turns: int) -> Number:
@@ -205,10 +219,7 @@ class Stepper:
         return weight / num_active
 
     def _known_sums(self) -> tuple[Number, Number]:
-        """Sum of losses and of weights over all ranks: plain numbers where they can be had without waiting."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
+        """Sum of losses and of weights over all ranks: plain numbers where nobody has to wait for them."""
         assert self._values is not None
         if is_on_host(self._values):
             loss_sum, weight, _ = self._values.tolist()
@@ -225,7 +236,13 @@ class Step:
     __slots__ = ("_clip_norm", "_has_backward", "_schedule", "_stepper", "_stop_on_nan", "_turn", "_turns")
 
     def __init__(
-        self, stepper: Stepper, turn: int, turns: int, clip_norm: float | None, schedule: Any, stop_on_nan: bool
+        self,
+        stepper: Stepper,
+        turn: int,
+        turns: int,
+        clip_norm: float | None,
+        schedule: Any,
+        stop_on_nan: bool,
     ) -> None:
         self._stepper = stepper
         self._turn = turn
@@ -244,7 +261,9 @@ class Step:
     def totals(self) -> Totals:
         """What the step saw over all ranks; after the block of the last turn."""
         if self._stepper.totals is None:
-            raise LossError("step.totals was asked for before a step was over; read it after the `with` block.")
+            raise LossError(
+                "step.totals was asked for before a step was over; read it after the `with` block."
+            )
         return self._stepper.totals
 
     def __enter__(self) -> "Step":
@@ -281,7 +300,9 @@ class Step:
 
 def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:
     """The pair that a step needs, or a LossError that says what it got instead."""
-    rule = "the loss must return (sum of losses, sum of weights), two numbers; for a mean, multiply by the count"
+    rule = (
+        "the loss must return (sum of losses, sum of weights), two numbers; for a mean, multiply by the count"
+    )
     if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1:
         got = f"a tensor of shape {tuple(loss_sum.shape)}" if isinstance(loss_sum, Tensor) else repr(loss_sum)
         raise LossError(f"The sum of losses is {got}, not a tensor with one number: {rule}.")

@@ -12,11 +12,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from samestep.data.generators import Snapshot
 from samestep.data.loader import Loader
 from samestep.errors import ConfigError
+from samestep.hooks import Hook
 from samestep.record import RecordWriter
 from samestep.task import Task
 from samestep.train.checkpoint import FOLDER_NAME, Checkpoint, CheckpointFolder, load, resolve
 from samestep.train.evaluate import eval_loader, make_data, make_metrics
-from samestep.hooks import Hook
 from samestep.train.model_state import load_model_state
 from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
 from samestep.train.precision import scaler
