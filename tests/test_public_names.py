@@ -4,13 +4,21 @@ import subprocess
 import sys
 
 import samestep
+import samestep.hooks
 import samestep.metrics
 import samestep.nn
-import samestep.hooks
 
 
 def test_public_names() -> None:
-    assert sorted(samestep.__all__) == ["Loss", "SamestepError", "Task", "__version__", "init", "run", "supervised"]
+    assert sorted(samestep.__all__) == [
+        "Loss",
+        "SamestepError",
+        "Task",
+        "__version__",
+        "init",
+        "run",
+        "supervised",
+    ]
     for name in samestep.__all__:
         assert getattr(samestep, name) is not None
     assert sorted(samestep.nn.__all__) == [

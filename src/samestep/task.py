@@ -91,9 +91,7 @@ class Task:
     def __post_init__(self) -> None:
         for name in ("model", "loss", "optimizer"):
             if not callable(getattr(self, name)):
-                raise ConfigError(
-                    f"Task.{name} is {getattr(self, name)!r}; it must be a function."
-                )
+                raise ConfigError(f"Task.{name} is {getattr(self, name)!r}; it must be a function.")
         if isinstance(self.model, nn.Module):
             raise ConfigError(
                 "Task.model is a module that exists already; give a function that makes it, such as "

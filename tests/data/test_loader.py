@@ -93,7 +93,7 @@ class Stateful:
 
 def sampler_of(kind: str) -> Any:
     return {
-        "default": lambda: {},
+        "default": dict,
         "ordered": lambda: {"shuffle": False},
         "random": lambda: {"sampler": RandomSampler(range(23))},
         "random with a generator": lambda: {

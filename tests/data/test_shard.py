@@ -1,5 +1,7 @@
 """The cutting of a batch: every example in one share, world-free turns, rank 0 first."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,7 @@ def test_pieces_are_contiguous_and_even(total: int, parts: int) -> None:
     pieces = [cut(total, parts, part) for part in range(parts)]
     assert pieces[0][0] == 0
     assert pieces[-1][1] == total
-    assert all(before[1] == after[0] for before, after in zip(pieces, pieces[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in pairwise(pieces))
     sizes = [stop - start for start, stop in pieces]
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)

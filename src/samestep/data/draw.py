@@ -182,7 +182,7 @@ def _send(world: World, batch: list[Index] | None) -> list[Index] | None:
     if plain:
         numbers = torch.tensor(batch if batch is not None else [0] * length, dtype=torch.int64)
         world.broadcast_(numbers)
-        return numbers.tolist()  # type: ignore[no-any-return]
+        return numbers.tolist()
     try:
         text = json.dumps(batch) if batch is not None else ""
     except TypeError:

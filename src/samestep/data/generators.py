@@ -79,7 +79,7 @@ def _numpy_state() -> bytes:
     longer, and this runs twice a batch. A program that has swapped in another kind of generator keeps that
     one to itself.
     """
-    generator = np.random.get_bit_generator()
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public since NumPy 1.24
     if not isinstance(generator, np.random.MT19937):
         return b""
     return ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)

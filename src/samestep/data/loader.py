@@ -96,9 +96,9 @@ class Loader:
             examples = MapExamples(dataset, collate=collate, seed=seed)
             self._batches = DataLoader(
                 examples,
-                batch_sampler=requests,
+                batch_sampler=requests,  # type: ignore[arg-type]  # torch takes any iterable
                 persistent_workers=workers > 0,
-                **options,  # type: ignore[arg-type]
+                **options,
             )
         limits = [limit for limit in (known, steps_per_epoch) if limit is not None]
         self.num_steps: int | None = min(limits, default=None)

@@ -44,7 +44,7 @@ class _Bucket:
 
     @property
     def has_seats(self) -> bool:
-        return self._low.numel() > 0
+        return len(self._low) > 0
 
     def launch(self, world: World) -> None:
         ready = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
