@@ -104,8 +104,9 @@ class Drawn:
         digest = blake2b(digest_size=16)
         number = skip if self._remembers else 0
         position = state.get("position", 0) if number else 0
+        room = self._batch_size or 0
         while True:
-            batch = _send(self._world, next(batches, None) if batches is not None else None)
+            batch = _send(self._world, next(batches, None) if batches is not None else None, room)
             if batch is None:
                 if number < skip:
                     raise DataError(
@@ -114,6 +115,7 @@ class Drawn:
                 return
             number += 1
             position += len(batch)
+            room = max(room, len(batch))
             digest.update(json.dumps(batch).encode())
             if number == skip and digest.hexdigest() != state.get("digest", digest.hexdigest()):
                 raise DataError(_NOT_REPEATABLE.format(skip=skip, epoch=epoch, what="drew other examples"))
@@ -169,18 +171,28 @@ def _plain(index: Any) -> Any:
     return index.item() if hasattr(index, "item") else index
 
 
-def _send(world: World, batch: list[Index] | None) -> list[Index] | None:
-    """The batch of the first rank, on every rank; None when its sampler has ended."""
+def _send(world: World, batch: list[Index] | None, room: int) -> list[Index] | None:
+    """The batch of the first rank, on every rank; None when its sampler has ended.
+
+    Up to `room` whole numbers, of which all ranks know alike, are sent as one message.
+    """
     if world.size == 1:
         return batch
     plain = batch is not None and all(type(index) is int for index in batch)
-    header = torch.tensor([-1 if batch is None else len(batch), int(plain)])
-    world.broadcast_(header)
-    length, plain = int(header[0]), bool(header[1])
+    numbers = torch.tensor(batch if plain else [], dtype=torch.int64)
+    message = torch.zeros(2 + room, dtype=torch.int64)
+    message[0] = -1 if batch is None else len(batch)
+    message[1] = plain
+    if len(numbers) <= room:
+        message[2 : 2 + len(numbers)] = numbers
+    world.broadcast_(message)
+    length, plain, *sent = message.tolist()
     if length < 0:
         return None
+    if plain and length <= room:
+        return sent[:length]
     if plain:
-        numbers = torch.tensor(batch if batch is not None else [0] * length, dtype=torch.int64)
+        numbers = numbers if batch is not None else torch.zeros(length, dtype=torch.int64)
         world.broadcast_(numbers)
         return numbers.tolist()
     try:
