@@ -63,9 +63,13 @@ class Pool:
             raise RankFailed(*next((f for f in failures if "Connection" not in f[2]), failures[0]))
         return [answer[1] for answer in answers]
 
-    def close(self) -> None:
+    def close(self, patience_s: float = 0.0) -> None:
+        """End the ranks: those that wait for work leave by themselves when nobody can ask them any more."""
         _pools.pop(self.size, None)
+        for pipe in self.pipes:
+            pipe.close()
         for process in self.processes:
+            process.join(patience_s)
             process.kill()
             process.join()
 
@@ -82,7 +86,7 @@ def run(size: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
 
 def close_all() -> None:
     for pool in list(_pools.values()):
-        pool.close()
+        pool.close(patience_s=10.0)
 
 
 def _serve(pipe: Any, rank: int, size: int, port: int) -> None:
