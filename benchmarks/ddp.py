@@ -35,7 +35,7 @@ def _rows(quick: bool) -> list[Row]:
     num_parameters = sum(parameter.numel() for parameter in mlp().parameters())
     vectors = trainings.Examples(32, widths[:1], 10)
     short, long = (
-        (QUICK, QUICK) if quick else (Length(rounds=150, block_s=0.06), Length(rounds=40, block_s=0.2))
+        (QUICK, QUICK) if quick else (Length(rounds=200, block_s=0.06), Length(rounds=40, block_s=0.2))
     )
     rows = [
         throughput_row(
@@ -61,7 +61,7 @@ def _against_ddp(
 ) -> Rounds:
     ours = trainings.samestep(make, data, batch_size, world)
     theirs = trainings.ddp(make, data, batch_size, world)
-    return compare(ours, theirs, length, together=world.barrier, most=partial(_most, world))
+    return compare(ours, theirs, length, most=partial(_most, world))
 
 
 def _most(world: Session, number: float) -> float:

@@ -74,29 +74,25 @@ def compare(
     theirs: Iterator[object],
     length: Length,
     *,
-    together: Callable[[], None] = lambda: None,
     most: Callable[[float], float] = lambda seconds: seconds,
 ) -> Rounds:
     """Let two programs, endless iterators that make one step at a time, take turns in random order.
 
-    On several ranks `together` waits for the others before a block, and `most` is the largest of their
-    times, so that all ranks choose the same length and order of blocks.
+    On several ranks `most` is the largest of their times, so that all choose the same length of blocks; it
+    also makes them start a block together.
     """
-    warm_up = [_timed(program, 3, together, most) for program in (ours, theirs) for _ in range(3)]
+    warm_up = [_timed(program, 3, most) for program in (ours, theirs) for _ in range(3)]
     num_steps = max(1, round(length.block_s / warm_up[-1]))
     order = random.Random(0)
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(length.rounds):
         for which in order.sample((0, 1), 2):
-            seconds[which].append(_timed((ours, theirs)[which], num_steps, together, most))
+            seconds[which].append(_timed((ours, theirs)[which], num_steps, most))
     # the first round is warm-up as well: allocators and caches have just met the two together
     return Rounds(ours_s=seconds[0][1:], theirs_s=seconds[1][1:])
 
 
-def _timed(
-    program: Iterator[object], num_steps: int, together: Callable[[], None], most: Callable[[float], float]
-) -> float:
-    together()
+def _timed(program: Iterator[object], num_steps: int, most: Callable[[float], float]) -> float:
     start = time.perf_counter()
     for _ in range(num_steps):
         next(program)

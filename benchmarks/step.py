@@ -22,7 +22,7 @@ def run(*, quick: bool) -> list[Row]:
 
 
 def _cnn_rows(world: Session, quick: bool) -> list[Row]:
-    length = QUICK if quick else Length(rounds=100, block_s=0.06)
+    length = QUICK if quick else Length(rounds=400, block_s=0.02)
     batch_size = 8 if quick else trainings.batch_size_for(0.020)
     own = trainings.Examples(batch_size, (3, 32, 32), 10)
     cnn, normed = (partial(trainings.cnn, batch_norm=batch_norm) for batch_norm in (False, True))

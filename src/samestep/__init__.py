@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from samestep.train.session import init
 
 
+_MODULES = ("hooks", "metrics", "nn")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"samestep.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'samestep' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -4,6 +4,8 @@ With `world.py` this is the only module that may ask what kind of device it runs
 works on a `torch.device` that it was handed.
 """
 
+from typing import Any
+
 import torch
 
 from samestep.errors import LaunchError
@@ -42,12 +44,6 @@ def generators_of(device: torch.device) -> list[torch.Generator]:
     return generators
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until the work queued on `device` is done; needed before a clock is read."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def name_of(device: torch.device) -> str:
     """What the device calls itself, for the record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -61,3 +57,24 @@ def is_on_host(tensor: torch.Tensor) -> bool:
 def wants_pinned_memory(device: torch.device) -> bool:
     """Whether batches get to `device` faster from memory that cannot be moved."""
     return device.type != "cpu"
+
+
+class Readback:
+    """A small tensor on its way to the host, to be read later without waiting for what came after it."""
+
+    __slots__ = ("_arrived", "_host")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        self._host = tensor
+        if not is_on_host(tensor):
+            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._host.copy_(tensor, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def read(self) -> Any:
+        """The number, or the list of numbers."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._host.tolist()

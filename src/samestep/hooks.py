@@ -32,6 +32,14 @@ class Hook:
         """After the last step, before the last checkpoint is written."""
 
 
+def is_better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
+    """Whether `value` beats `best` by more than `min_delta`; what is not a number beats nothing."""
+    if math.isnan(value):
+        return False
+    sign = 1.0 if mode == "min" else -1.0
+    return best is None or sign * value < sign * best - min_delta
+
+
 class EarlyStop(Hook):
     """Stops when the monitored value has not got better for `patience` epochs."""
 
@@ -45,13 +53,12 @@ class EarlyStop(Hook):
     def after_epoch(self, training: "Training", values: dict[str, float]) -> None:
         name = self.monitor or training.monitor
         value = training.value_of(name, values)
-        sign = 1.0 if training.task.monitor_mode == "min" else -1.0
-        if self._best is None or sign * value < sign * self._best - self.min_delta:
+        if is_better(value, self._best, training.task.monitor_mode, self.min_delta):
             self._best, self._num_worse = value, 0
             return
         self._num_worse += 1
         if self._num_worse >= self.patience:
-            training.stop(f"{name} has not got better than {self._best:g} for {self.patience} epochs")
+            training.stop(f"{name} has not got better than {self._best} for {self.patience} epochs")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self._best, "num_worse": self._num_worse}
@@ -61,9 +68,10 @@ class EarlyStop(Hook):
 
 
 class StopOnNaN(Hook):
-    """Stops before the update when the loss is infinite or not a number; the last good weights stay.
+    """Stops before the update when the loss is infinite or not a number.
 
-    The loss is then read in every step, which makes the host wait for the device.
+    The bad batch may have spoilt statistics of norm layers, so nothing is saved then: the last checkpoint
+    stays the last. The loss is then read in every step, which makes the host wait for the device.
     """
 
     stop_on_nan = True

@@ -7,7 +7,8 @@ callers never ask for the size to find that out.
 
 import math
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from samestep.device import backend_of, device_of
 from samestep.errors import LaunchError
+from samestep.findings import Finding
 
 
 class Pending(Protocol):
@@ -38,7 +40,7 @@ _DONE = _Done()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """The examples of one global batch that this rank works on in one turn.
+    """The examples of one global batch that this rank works on in one turn, to `train` or to evaluate.
 
     A step has `turns` turns (more than one when gradients are accumulated). In a turn, all ranks together
     work on `total` examples; this rank on those from `first` to `first + count`. `position` is where the
@@ -52,10 +54,7 @@ class Share:
     turns: int
     epoch: int
     position: int
-
-    @property
-    def is_last_turn(self) -> bool:
-        return self.turn == self.turns - 1
+    train: bool = True
 
 
 class World:
@@ -72,6 +71,11 @@ class World:
         self.launcher = place.launcher
         self.device = device
         self.share: Share | None = None
+        self.findings: list[Finding] = []
+        self.on_finding: Callable[[Finding], None] | None = None
+        # gradients leave in the middle of backward, at moments that differ by rank; layers that work across
+        # ranks exchange there too. Each kind keeps its own order, so each has its own group.
+        self._gradients = dist.new_group() if place.size > 1 and dist.is_initialized() else None
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={self.device})"
@@ -86,18 +90,25 @@ class World:
         """Whether this rank has no example in the current turn and only keeps the others company."""
         return self.share is not None and self.share.count == 0
 
-    def sum_(self, tensor: Tensor) -> Pending:
-        """Start to replace `tensor` by its sum over all ranks."""
+    def sum_(self, tensor: Tensor, *, of_gradients: bool = False) -> Pending:
+        """Start to replace `tensor` by its sum over all ranks.
+
+        Sums `of_gradients` are in order among themselves; they need not be with other collectives.
+        """
         if self.size == 1:
             return _DONE
-        work = dist.all_reduce(_real(tensor), async_op=True)
+        group = self._gradients if of_gradients else None
+        work = dist.all_reduce(_real(tensor), group=group, async_op=True)
         assert work is not None
         return work  # type: ignore[no-any-return]
 
     def broadcast_(self, tensor: Tensor, *, source: int = 0) -> None:
         """Replace `tensor` by that of rank `source`."""
         if self.size > 1:
-            dist.broadcast(_real(tensor), src=source)
+            data = tensor.contiguous()
+            dist.broadcast(_as_bytes(data), src=source)
+            if data.data_ptr() != tensor.data_ptr():
+                tensor.copy_(data)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, by rank; they have one shape and dtype."""
@@ -105,7 +116,7 @@ class World:
             return [tensor]
         tensor = tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather([_real(part) for part in parts], _real(tensor))
+        dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(tensor))
         return parts
 
     def gather_rows(self, tensor: Tensor) -> list[Tensor]:
@@ -147,15 +158,22 @@ class World:
         self.sum_(total).wait()
         return bool(total > 0)
 
-    def barrier(self) -> None:
-        """Wait until every rank has come here."""
-        self.any(False)
+    def notice(self, finding: Finding) -> None:
+        """Keep a finding and tell it once: to `on_finding`, or to the first rank's stderr."""
+        if any((known.cause, known.message) == (finding.cause, finding.message) for known in self.findings):
+            return
+        self.findings.append(finding)
+        if self.on_finding is not None:
+            self.on_finding(finding)
+        elif self.is_first:
+            sys.stderr.write(f"samestep: {finding.message} {finding.fix}\n")
 
     def close(self) -> None:
         """Leave the world; the object is of no use afterwards."""
         global _current
         if _current is self:
             _current = None
+        self._gradients = None
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -234,6 +252,11 @@ def _whole(env: Mapping[str, str], name: str, default: int) -> int:
 
 def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor; backends do not know every dtype, but all know bytes."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def _bytes(text: str) -> Tensor:

@@ -392,3 +392,58 @@ def seconds_to_let_go(world) -> float:
 def test_workers_end_with_their_loader() -> None:
     # torch waits 5 s for each worker that it finds in a circle of references
     assert max(worlds.run(2, seconds_to_let_go)) < 4
+
+
+def two_at_once(world) -> None:
+    for _ in zip(world.loader(Numbers(), batch_size=4), world.loader(Numbers(), batch_size=4), strict=True):
+        pass
+
+
+def test_two_training_loaders_at_once_are_refused() -> None:
+    with pytest.raises(worlds.RankFailed, match="Two training loaders"):
+        worlds.run(2, two_at_once)
+
+
+def evaluation_between(world) -> list[int]:
+    """An evaluation in the middle of training leaves the training's share alone."""
+    counts = []
+    for _ in world.loader(Numbers(), batch_size=6):
+        before = world.share
+        for _ in world.loader(Numbers(3), batch_size=2, train=False):
+            pass
+        assert world.share is before
+        counts.append(world.share.count)
+    return counts
+
+
+def test_an_evaluation_in_the_middle_of_training() -> None:
+    assert worlds.run(1, evaluation_between) == [[6, 6, 6, 5]]
+
+
+def masked(examples: list[Tensor]) -> Tensor:
+    return torch.stack(examples) * (torch.rand(len(examples)) > 0.5)
+
+
+def collate_causes(world, random: bool) -> list[str]:
+    world.on_finding = lambda finding: None
+    for _ in world.loader(Numbers(), batch_size=6, workers=1, collate=masked if random else torch.stack):
+        pass
+    world.on_finding = None
+    return [finding.cause for finding in world.findings]
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_a_collate_function_that_draws_is_a_finding(random: bool) -> None:
+    expected = ["collate-depends-on-rank"] if random else []
+    assert worlds.run(2, collate_causes, random=random) == [expected] * 2
+    assert worlds.run(1, collate_causes, random=random) == [[]]
+
+
+def empty_batch(world) -> None:
+    for _ in world.loader(Numbers(), batch_size=1, batch_sampler=[[1, 2], [], [3]]):
+        pass
+
+
+def test_a_batch_without_an_index_is_refused() -> None:
+    with pytest.raises(worlds.RankFailed, match="without an index"):
+        worlds.run(1, empty_batch)

@@ -1,6 +1,7 @@
 """What people expect of a trainer, with the same meaning on N ranks as on one."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 import tasks
 import worlds
 from samestep import hooks
+from samestep.errors import ConfigError
 from samestep.record import RecordWriter
 from samestep.train import stop
 from samestep.train.loop import Loop
@@ -149,7 +151,8 @@ def test_hooks_are_told_and_the_best_is_kept(tmp_path: Path) -> None:
 def test_a_number_of_steps_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     for result in on((1, 3), tmp_path, "steps"):
         assert (result["steps"], result["examples"]) == (7, 43 + 20)
-        assert result["told"][-2:] == ["epoch 1", "after"]
+        assert result["told"] == ["before", "epoch 1", "after"], "the second epoch did not end"
+        assert set(result["values"]) == {"train/loss", "valid/loss", "valid/accuracy"}
 
 
 @pytest.mark.parametrize(
@@ -268,3 +271,88 @@ def test_resumed_on_the_same_world_has_the_same_bits(tmp_path: Path) -> None:
     worlds.run(2, interrupted_then_resumed, folder=str(tmp_path / "parts"), part="first", epochs=4)
     result = worlds.run(2, interrupted_then_resumed, folder=str(tmp_path / "parts"), part="rest", epochs=4)[0]
     assert result["digest"] == reference["digest"]
+
+
+def stretched(world, folder: str, steps: list[int], **changes: Any) -> dict[str, Any]:
+    """Train to each number of steps in turn, resuming in between."""
+    for number, count in enumerate(steps):
+        task = tasks.image_task(**({"steps": count, "train_data": lambda: tasks.Images(20)} | changes))
+        world.reset(task.seed)
+        record = RecordWriter(Path(folder), world.rank)
+        training = Training(task, world, Path(folder), record)
+        training.resume(number > 0)
+        result = Loop(training).run()
+        record.close()
+    return result
+
+
+@pytest.mark.parametrize("steps", [[3, 7], [4, 8], [2, 4, 7]])
+def test_more_steps_later_are_the_same_as_more_steps_at_once(tmp_path: Path, steps: list[int]) -> None:
+    changes = {
+        "schedule": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+        "schedule_every": "epoch",
+        "checkpoint_every": 2,
+    }
+    digests = []
+    for name, parts in (("once", steps[-1:]), ("parts", steps)):
+        (tmp_path / name).mkdir()
+        digests.append(stretched_here(tmp_path / name, parts, changes)["digest"])
+    assert digests[0] == digests[1]
+
+
+def stretched_here(folder: Path, steps: list[int], changes: dict[str, Any]) -> dict[str, Any]:
+    # in this process, alone: functions cannot be sent to a rank
+    import samestep
+
+    world = samestep.init()
+    world.on_finding = lambda finding: None
+    return stretched(world, str(folder), steps, **changes)
+
+
+class Restless(tasks.Images):
+    """A validation set that draws."""
+
+    def __init__(self) -> None:
+        super().__init__(23, augment=True)
+
+
+def test_validation_draws_the_same_each_time(tmp_path: Path) -> None:
+    constant = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.0), "schedule": None}
+    changes = {**constant, "valid_data": Restless, "epochs": 2, "model": lambda: tasks.Net(dropout=0.0)}
+    stretched_here(tmp_path, [8], changes)
+    rows = [json.loads(line)["values"]["valid/loss"] for line in (tmp_path / "epochs.jsonl").open()]
+    assert len(rows) == 2
+    # the running statistics move on, so that the losses differ a little; other draws would differ by far more
+    assert rows[0] == pytest.approx(rows[1], rel=0.2)
+
+
+def test_metrics_of_training_need_outputs(tmp_path: Path) -> None:
+    def bare_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, int]:
+        return tuple(tasks.image_loss(model, batch)[:2])
+
+    with pytest.raises(ConfigError, match="returns no outputs"):
+        stretched_here(
+            tmp_path, [2], {"valid_data": None, "loss": bare_loss, "predict": lambda m, b: m(b[0])}
+        )
+
+
+def test_what_is_not_a_number_is_never_the_best() -> None:
+    nan = math.nan
+    assert [hooks.is_better(v, b, "min") for v, b in ((nan, None), (1.0, None), (nan, 1.0), (0.5, 1.0))] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    assert hooks.is_better(2.0, 1.0, "max")
+    assert not hooks.is_better(1.05, 1.0, "max", 0.1)
+
+
+def test_a_loss_that_is_not_finite_saves_nothing(tmp_path: Path) -> None:
+    changes = {
+        "model": Exploding,
+        "hooks": [hooks.StopOnNaN()],
+        "checkpoint_every": 4,
+        "train_data": tasks.Images,
+    }
+    result = stretched_here(tmp_path, [20], changes)
+    assert result["status"] == "stopped"
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert kept[-1] != "step-000000006"

@@ -116,7 +116,7 @@ class Drawn:
             number += 1
             position += len(batch)
             room = max(room, len(batch))
-            digest.update(json.dumps(batch).encode())
+            digest.update(json.dumps(batch, default=repr).encode())
             if number == skip and digest.hexdigest() != state.get("digest", digest.hexdigest()):
                 raise DataError(_NOT_REPEATABLE.format(skip=skip, epoch=epoch, what="drew other examples"))
             if number > skip:
@@ -153,6 +153,8 @@ class Drawn:
                     batch = [_plain(index) for index in islice(drawn, self._batch_size)] or None
             if batch is None:
                 return
+            if not batch:
+                raise DataError("The batch sampler yielded a batch without an index; leave such batches out.")
             yield batch
 
 

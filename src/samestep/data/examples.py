@@ -33,26 +33,35 @@ class Request(NamedTuple):
 class StepInput(NamedTuple):
     """What a rank works on in one step, turn by turn; a batch is None where the share is empty.
 
-    `seen` tells what a stream of examples began with, so that ranks can compare; it is empty otherwise.
+    `collate_draws` says that the collate function was seen to draw random numbers. `seen` tells what a
+    stream of examples began with, so that ranks can compare; it is empty otherwise.
     """
 
     shares: list[Share]
     batches: list[Batch | None]
+    collate_draws: bool = False
     seen: str = ""
 
 
 class Collator:
-    """The user's collate function with a random stream of its own."""
+    """The user's collate function with a random stream of its own; `draws` once it was seen to use it."""
 
     def __init__(self, collate: Collate | None, seed: int) -> None:
+        self.draws = False
         self._collate = collate
         self._seed = seed
+        self._num_quiet = 0
 
     def __call__(self, examples: list[Any], share: Share) -> Batch:
         if self._collate is None:
             return default_collate(examples)
         with seeded(derive(self._seed, "collate", share.epoch, share.position + share.first)):
-            return self._collate(examples)
+            before = Snapshot() if self._num_quiet < _QUIET_AFTER and not self.draws else None
+            batch = self._collate(examples)
+            if before is not None:
+                self.draws = before.has_moved()
+                self._num_quiet += 1
+            return batch
 
 
 class MapExamples(Dataset[StepInput]):
@@ -73,13 +82,11 @@ class MapExamples(Dataset[StepInput]):
         self._is_table = type(dataset) is TensorDataset and collate is None
 
     def __getitems__(self, request: Request) -> StepInput:
-        return StepInput(
-            request.shares,
-            [
-                self._batch(share, indices) if indices else None
-                for share, indices in zip(request.shares, request.indices, strict=True)
-            ],
-        )
+        batches = [
+            self._batch(share, indices) if indices else None
+            for share, indices in zip(request.shares, request.indices, strict=True)
+        ]
+        return StepInput(request.shares, batches, self._collate.draws)
 
     def _batch(self, share: Share, indices: list[Any]) -> Batch:
         if self._is_table and type(indices[0]) is int:
@@ -130,8 +137,9 @@ class StreamExamples(IterableDataset[StepInput]):
 
     def __init__(
         self, dataset: Any, *, collate: Collate | None, seed: int, batch_size: int, turns: int,
-        rank: int, world_size: int,
+        rank: int, world_size: int, train: bool,
     ) -> None:  # fmt: skip
+        self._train = train
         self._dataset = dataset
         self._collate = Collator(collate, seed)
         self._seed = seed
@@ -160,7 +168,7 @@ class StreamExamples(IterableDataset[StepInput]):
     def _step_input(self, examples: list[Any], position: int) -> StepInput:
         own = shares(
             len(examples), rank=self._rank, world_size=self._world_size, turns=self._turns,
-            epoch=self.epoch, position=position,
+            epoch=self.epoch, position=position, train=self._train,
         )  # fmt: skip
         batches = []
         for share in own:
@@ -168,7 +176,8 @@ class StreamExamples(IterableDataset[StepInput]):
             # an empty share borrows an example, which the rank has in its hands anyway
             mine = turn[share.first : share.first + share.count] or turn[:1]
             batches.append(self._collate(mine, share))
-        return StepInput(own, batches, fingerprint(examples) if position == 0 else "")
+        seen = fingerprint(examples) if position == 0 else ""
+        return StepInput(own, batches, self._collate.draws, seen)
 
 
 def pass_on(item: StepInput) -> StepInput:

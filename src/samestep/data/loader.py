@@ -18,7 +18,18 @@ from samestep.data.shard import shares
 from samestep.data.transfer import to_device
 from samestep.device import wants_pinned_memory
 from samestep.errors import DataError
+from samestep.findings import Finding
 from samestep.world import World
+
+_COLLATE_DRAWS = Finding(
+    cause="collate-depends-on-rank",
+    message=(
+        "The collate function draws random numbers: every rank draws others, but which example gets which "
+        "depends on the number of ranks."
+    ),
+    evidence={},
+    fix="Draw them in the data set's __getitem__, where they belong to the example.",
+)
 
 
 class Loader:
@@ -79,7 +90,7 @@ class Loader:
             self._draw: Draw | None = None
             self._stream = StreamExamples(
                 dataset, collate=collate, seed=seed, batch_size=batch_size, turns=accumulate,
-                rank=world.rank, world_size=world.size,
+                rank=world.rank, world_size=world.size, train=train,
             )  # fmt: skip
             self._batches: DataLoader[StepInput] = DataLoader(self._stream, batch_size=None, **options)
         else:
@@ -105,6 +116,11 @@ class Loader:
         """Steps in an epoch, where that is known beforehand."""
 
     @property
+    def is_amid_epoch(self) -> bool:
+        """Whether the last iteration was left before its end."""
+        return self._begun
+
+    @property
     def epoch(self) -> int:
         """The epoch under way, or the next one between epochs."""
         return self._epoch
@@ -115,19 +131,30 @@ class Loader:
 
     def by_step(self) -> Iterator[Iterator[Batch]]:
         """The batches of an epoch, step by step; every rank gets every step, if only an empty one."""
+        outer = self._world.share
+        if self._train and outer is not None and outer.train:
+            raise DataError(
+                "Two training loaders are iterated over at once, and a step could not tell whose share of "
+                "examples it is about. Make one data set that yields both parts of an example."
+            )
         if self._begun:  # the epoch before was left in the middle
             self._epoch, self._step = self._epoch + 1, 0
         self._begun = True
         self._place.epoch, self._place.step = self._epoch, self._step
         self._place.draw_state = self._draw_state if self._is_resumed else {}
         self._is_resumed = False
-        for inputs in self._step_inputs():
-            self._step += 1
-            if self._draw is not None:
-                self._draw_state = self._draw.state(self._step)
-            yield self._turns(inputs)
-        self._world.share = None
-        self._epoch, self._step, self._begun = self._epoch + 1, 0, False
+        try:
+            for inputs in self._step_inputs():
+                self._step += 1
+                if self._draw is not None:
+                    self._draw_state = self._draw.state(self._step)
+                if inputs.collate_draws and self._world.size > 1:
+                    self._world.notice(_COLLATE_DRAWS)
+                yield self._turns(inputs)
+        finally:
+            self._world.share = outer
+        # an evaluation always draws alike, so that its values can be compared from epoch to epoch
+        self._epoch, self._step, self._begun = self._epoch + self._train, 0, False
 
     def _turns(self, inputs: StepInput) -> Iterator[Batch]:
         for share, batch in zip(inputs.shares, inputs.batches, strict=True):
@@ -200,7 +227,7 @@ class _Requests:
         for batch in islice(self.draw.batches(epoch, skip, state), limit):
             own = shares(
                 len(batch), rank=self.world.rank, world_size=self.world.size, turns=self.turns,
-                epoch=epoch, position=position,
+                epoch=epoch, position=position, train=self.train,
             )  # fmt: skip
             indices = []
             for share in own:

@@ -15,7 +15,14 @@ def cut(total: int, parts: int, part: int) -> tuple[int, int]:
 
 
 def shares(
-    num_examples: int, *, rank: int, world_size: int, turns: int, epoch: int, position: int
+    num_examples: int,
+    *,
+    rank: int,
+    world_size: int,
+    turns: int,
+    epoch: int,
+    position: int,
+    train: bool = True,
 ) -> list[Share]:
     """The shares of one rank in a step on `num_examples` examples that start at `position` of the epoch.
 
@@ -37,6 +44,7 @@ def shares(
                 turns=turns,
                 epoch=epoch,
                 position=position + turn_start,
+                train=train,
             )
         )
     return result

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samestep.errors import ConfigError
 from samestep.nn.tracing import apply, first_order, untraced
 from samestep.world import current
 
@@ -31,8 +32,15 @@ def moments(x: Tensor, dims: int | Sequence[int]) -> Moments:
     """The moments of `x` over `dims` and over all ranks, each value counting once.
 
     `dims` must include those in which ranks differ (the batch); the other dimensions are the same on all
-    ranks. Half-precision input has float32 statistics. Every rank gets the same bits.
+    ranks. Half-precision input has float32 statistics. Every rank gets the same bits. For training only: in
+    evaluation a rank may have no batch at all, and would not come to the exchange.
     """
+    world = current()
+    if world is not None and world.share is not None and not world.share.train:
+        raise ConfigError(
+            "samestep.nn.moments was called in an evaluation, where ranks do not meet; take the running "
+            "statistics there (`if self.training: … else: …`)."
+        )
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     mean, var, count = apply(_Moments, x, tuple(dim % x.dim() for dim in dims))
     return mean, var, count

@@ -1,7 +1,8 @@
 """Evaluation: each example exactly once, values from merged sums, on any number of ranks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ def evaluate(
         metric.reset()
     with torch.no_grad(), autocast(task, world):
         for batch in loader:
-            loss = as_loss(task.loss(model, batch))
-            sums += torch.stack([torch.as_tensor(part, device=world.device).double() for part in loss[:2]])
-            update_metrics(task, metrics, loss, model, batch)
+            with world.evaluation():
+                loss = as_loss(task.loss(model, batch))
+                update_metrics(task, metrics, loss, partial(_predicted, task, model, batch), batch)
+            sums[0] += loss.sum
+            sums[1] += loss.weight
     world.sum_(sums).wait()
     loss_sum, weight = sums.tolist()
     model.train(was_training)
@@ -46,23 +49,30 @@ def computed(world: Session, metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def update_metrics(
-    task: Task, metrics: Mapping[str, Any], loss: Loss, model: nn.Module, batch: Batch
+    task: Task, metrics: Mapping[str, Any], loss: Loss, predict: Callable[[], Any] | None, batch: Batch
 ) -> None:
-    """Feed one batch to the metrics, from the outputs that the loss returned or those of `task.predict`."""
+    """Feed one batch to the metrics, from the outputs that the loss returned or, without any, from `predict`.
+
+    There is no second forward in training, which would move the statistics of norm layers twice.
+    """
     if not metrics:
         return
     outputs = loss.outputs
+    if outputs is None and predict is not None:
+        outputs = predict()
     if outputs is None:
-        if task.predict is None:
-            raise ConfigError(
-                "The task has metrics, but its loss returns no outputs for them: return "
-                "samestep.Loss(sum, weight, outputs=…), or give the task a function `predict`."
-            )
-        outputs = task.predict(model, batch)
+        raise ConfigError(
+            "The task has metrics, but its loss returns no outputs for them: return "
+            "samestep.Loss(sum, weight, outputs=…); with valid_data, a function `predict` does as well."
+        )
     outputs = outputs.detach() if isinstance(outputs, torch.Tensor) else outputs
     arguments = task.score(outputs, batch) if task.score is not None else (outputs, batch[1])
     for metric in metrics.values():
         metric.update(*arguments)
+
+
+def _predicted(task: Task, model: nn.Module, batch: Batch) -> Any:
+    return None if task.predict is None else task.predict(model, batch)
 
 
 def as_loss(result: Any) -> Loss:

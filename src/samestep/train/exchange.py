@@ -60,7 +60,13 @@ class _Bucket:
             self._high.copy_(self.numbers.div(_PART).floor_())
             # the rest of an infinite number is none, so that it stays infinite
             self._low.copy_(self.numbers.remainder(_PART).nan_to_num_(0.0))
-        self.pending = world.sum_(self.buffer)
+        self.pending = world.sum_(self.buffer, of_gradients=True)
+
+    def abandon(self) -> None:
+        if self.pending is not None:
+            self.pending.wait()
+        self.pending = self.numbers = None
+        self.missing = set(self._ids)
 
     def finish(self) -> None:
         assert self.pending is not None
@@ -112,7 +118,7 @@ class Exchange:
     def carry(self, numbers: Tensor) -> None:
         """Sum `numbers` (float64) over the ranks as well; to be called before `begin`, on every rank."""
         if self._carrier is None:
-            self._pending = self._world.sum_(numbers)
+            self._pending = self._world.sum_(numbers, of_gradients=True)
         else:
             self._carrier.numbers = numbers
 
@@ -131,6 +137,14 @@ class Exchange:
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
+
+    def abandon(self) -> None:
+        """Forget an exchange under way, which its step did not finish."""
+        if self._running:
+            for bucket in self._buckets:
+                bucket.abandon()
+            self._running = False
+            self._num_launched = 0
 
     def close(self) -> None:
         """Take the hooks away."""

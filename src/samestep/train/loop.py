@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from samestep.errors import DataError
 from samestep.findings import Finding
+from samestep.hooks import is_better
 from samestep.record import RecordWriter
 from samestep.task import Task
 from samestep.train import stop
@@ -38,6 +39,7 @@ def run(task: Task, *, out: str | Path, resume: bool | str | Path = False) -> di
 
     Writes the same record as `samestep train` into `out`, and returns its result.
     """
+    stop.clear()
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     existing = current()
@@ -91,13 +93,16 @@ class Loop:
             hook.before_training(training)
         training.model.train()
         while not training.is_over:
-            before = training.step
+            was_amid, before = training.loader.state()["step"] > 0, training.step
             self._run_steps()
             self._read_totals(keep=0)
             if self._was_interrupted:
                 break
+            if training.loader.is_amid_epoch:  # `steps` are done, the epoch is not
+                self._save(best=self._is_best(self._evaluate()))
+                break
             self._end_epoch()
-            if training.step == before and self.task.epochs is None:
+            if training.step == before and not was_amid and self.task.epochs is None:
                 raise DataError("An epoch had no examples at all: the sampler yields nothing.")
         for hook in self.task.hooks:
             hook.after_training(training)
@@ -122,12 +127,14 @@ class Loop:
                         loss = as_loss(task.loss(training.model, batch))
                     step.backward(*loss)
             except NonFiniteLoss as error:
+                # the bad batch may have spoilt statistics of norm layers: the last checkpoint stays the last
+                self._saved_place = (training.step, training.epoch)
                 self._interrupt(str(error))
                 return
             assert world.share is not None
             training.num_examples += world.share.total
             if training.valid_loader is None and not world.is_idle:
-                update_metrics(task, training.metrics, loss, training.model, batch)
+                update_metrics(task, training.metrics, loss, None, batch)
             if step.is_last_turn:
                 self._after_step(learning_rate, step.totals)
                 if training.is_over:
@@ -159,8 +166,8 @@ class Loop:
             self.training.epoch_loss_sum += loss_sum
             self.training.epoch_weight += weight
             values = {"loss": loss_sum / weight if weight else math.nan, "lr": seen.learning_rate}
-            if seen.totals.grad_norm is not None:
-                values["grad_norm"] = float(seen.totals.grad_norm)
+            if (grad_norm := seen.totals.grad_norm) is not None:
+                values["grad_norm"] = grad_norm
             self.record.step(
                 seen.step, epoch=seen.epoch, examples=seen.num_examples, **values, step_s=seen.step_s
             )
@@ -169,7 +176,8 @@ class Loop:
             if wish:
                 self._interrupt(stop.requested() or "another rank was asked to stop")
 
-    def _end_epoch(self) -> None:
+    def _evaluate(self) -> float:
+        """Find and record the values of the epoch so far; returns the one that is monitored."""
         training, world = self.training, self.world
         weight = training.epoch_weight
         values = {"train/loss": training.epoch_loss_sum / weight if weight else math.nan}
@@ -180,14 +188,20 @@ class Loop:
             values |= {f"valid/{name}": value for name, value in found.items()}
         else:
             values |= {f"train/{name}": value for name, value in computed(world, training.metrics).items()}
+        if not training.loader.is_amid_epoch:
+            for hook in self.task.hooks:
+                hook.after_epoch(training, values)
+        self._values = values
+        self.record.epoch(training.epoch, step=training.step, values=values, lr=training.learning_rate)
+        self._clock = time.perf_counter()
+        return training.value_of(training.monitor, values)
+
+    def _end_epoch(self) -> None:
+        training = self.training
+        monitored = self._evaluate()
         training.epoch_loss_sum = training.epoch_weight = 0.0
         for metric in training.metrics.values():
             metric.reset()
-        for hook in self.task.hooks:
-            hook.after_epoch(training, values)
-        self._values = values
-        self.record.epoch(training.epoch, step=training.step, values=values, lr=training.learning_rate)
-        monitored = training.value_of(training.monitor, values)
         if isinstance(training.schedule, ReduceLROnPlateau):
             training.schedule.step(monitored)
         elif self._epochs_schedule:
@@ -195,15 +209,12 @@ class Loop:
         is_best = self._is_best(monitored)
         if is_best or self.task.checkpoint_every is None:
             self._save(best=is_best)
-        self._clock = time.perf_counter()
 
     def _is_best(self, value: float) -> bool:
-        sign = 1.0 if self.task.monitor_mode == "min" else -1.0
-        best = self.training.best_value
-        if math.isnan(value) or (best is not None and sign * value >= sign * best):
-            return False
-        self.training.best_value = value
-        return True
+        is_best = is_better(value, self.training.best_value, self.task.monitor_mode)
+        if is_best:
+            self.training.best_value = value
+        return is_best
 
     def _interrupt(self, reason: str) -> None:
         self.training.stop(reason)

@@ -1,6 +1,7 @@
 """Prediction: outputs for each example exactly once, in the order of the data set, on any number of ranks."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def predictions(task: Task, world: Session, model: nn.Module, loader: Loader) ->
     for batches in loader.by_step():
         own: Named = {}
         for batch in batches:
-            with torch.no_grad(), autocast(task, world):
+            with torch.no_grad(), autocast(task, world), world.evaluation():
                 outputs = _outputs(task, model, batch)
             assert world.share is not None
             own = _named(outputs, world.share.count)
@@ -83,37 +84,43 @@ def _outputs(task: Task, model: nn.Module, batch: Any) -> Any:
 
 
 def _named(outputs: Any, num_examples: int, name: str = "output") -> Named:
-    """The outputs of this rank as named tensors with one row an example."""
+    """The outputs of this rank as named tensors on the host, with one row an example.
+
+    Tuples and dicts hold several outputs; a list holds one tensor an example, of whatever shape.
+    """
     if isinstance(outputs, Tensor):
         if outputs.dim() == 0 or len(outputs) != num_examples:
-            shape = tuple(outputs.shape)
             raise DataError(
-                f"The {name} has shape {shape} for {num_examples} examples; it needs one row an example."
+                f"The {name} has shape {tuple(outputs.shape)} for {num_examples} examples; it needs one row "
+                "an example."
             )
-        return {name: outputs.detach()}
+        return {name: outputs.detach().cpu()}
+    if isinstance(outputs, list):
+        return _ragged(outputs, num_examples, name)
     if isinstance(outputs, dict):
-        parts = [_named(item, num_examples, str(key)) for key, item in outputs.items()]
-    elif (
-        isinstance(outputs, list)
-        and len(outputs) == num_examples
-        and all(isinstance(o, Tensor) for o in outputs)
-    ):
-        if len({item.dim() for item in outputs}) > 1:
-            raise DataError(
-                f"The tensors of {name} differ in their number of dimensions from example to example."
-            )
-        shapes = torch.tensor([list(item.shape) for item in outputs], dtype=torch.int64)
-        return {
-            f"{name}.values": torch.cat([o.detach().reshape(-1) for o in outputs]),
-            f"{name}.shapes": shapes,
-        }
-    elif isinstance(outputs, list | tuple):
+        # a name becomes the name of a file
+        parts = [_named(o, num_examples, re.sub(r"[^\w.-]+", "-", str(key))) for key, o in outputs.items()]
+    elif isinstance(outputs, tuple):
         parts = [_named(item, num_examples, f"{name}_{i}") for i, item in enumerate(outputs)]
     else:
         raise DataError(
-            f"The {name} is {type(outputs).__name__}; predictions are tensors in dicts, tuples or lists."
+            f"The {name} is {type(outputs).__name__}; predictions are tensors, dicts or tuples of these, or "
+            "lists with one tensor an example."
         )
     return {key: tensor for part in parts for key, tensor in part.items()}
+
+
+def _ragged(outputs: list[Any], num_examples: int, name: str) -> Named:
+    dims = {item.dim() if isinstance(item, Tensor) else None for item in outputs}
+    if len(outputs) != num_examples or len(dims) != 1 or None in dims:
+        raise DataError(
+            f"The {name} is a list of {len(outputs)} for {num_examples} examples; a list holds one tensor an "
+            "example, all with one number of dimensions. Return several outputs as a tuple or a dict."
+        )
+    return {
+        f"{name}.values": torch.cat([item.detach().reshape(-1) for item in outputs]).cpu(),
+        f"{name}.shapes": torch.tensor([list(item.shape) for item in outputs], dtype=torch.int64),
+    }
 
 
 def _gathered(world: Session, own: Named) -> Named:
@@ -133,8 +140,8 @@ def _gathered(world: Session, own: Named) -> Named:
     for name, dtype, row in filled[0]:
         mine = own.get(name)
         if mine is None:  # no example for this rank in the last batch
-            mine = torch.empty((0, *row), dtype=getattr(torch, dtype), device=world.device)
-        result[name] = torch.cat([part.cpu() for part in world.gather_rows(mine)])
+            mine = torch.empty((0, *row), dtype=getattr(torch, dtype))
+        result[name] = torch.cat(world.gather_rows(mine))
     return result
 
 

@@ -6,7 +6,7 @@ from samestep.device import generators_of
 from samestep.keys import derive
 from samestep.nn.dropout import DropoutStream
 from samestep.nn.tracing import keep_out_of_graphs
-from samestep.world import World
+from samestep.world import Share, World
 
 
 class Randomness:
@@ -35,6 +35,12 @@ class Randomness:
         keep_out_of_graphs()
         self.begin(derive(self._seed, "shard", optimizer, step, turn, self._world.rank))
         self.dropout.begin(derive(self._seed, "dropout", optimizer, step, turn))
+
+    def begin_evaluation(self, share: Share | None) -> None:
+        """Set torch's generators for one batch of an evaluation, by where it starts."""
+        place = (0, 0) if share is None else (share.position, share.first)
+        self.dropout.begin(0)
+        self.begin(derive(self._seed, "evaluation", *place))
 
     def was_drawn_from(self) -> bool:
         """Whether the turn took random numbers that depend on the rank.

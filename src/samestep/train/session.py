@@ -2,8 +2,9 @@
 
 import atexit
 import gc
-import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,13 @@ from torch.optim import Optimizer
 from samestep import nn as layers
 from samestep.data.generators import seed_all
 from samestep.data.loader import Loader
-from samestep.errors import ConfigError
-from samestep.findings import Finding
 from samestep.keys import derive
 from samestep.nn.dropout import set_stream
 from samestep.train.own_loop import Checkpoints
 from samestep.train.randomness import Randomness
 from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
 from samestep.train.step import Step, Stepper
-from samestep.train.watch import FirstStepWatch
+from samestep.train.watch import RANDOM_EVALUATION, FirstStepWatch
 from samestep.world import Place, World, enter, join
 
 
@@ -35,8 +34,6 @@ class Session(World):
 
     def __init__(self, place: Place, device: torch.device, *, seed: int) -> None:
         super().__init__(place, device)
-        self.findings: list[Finding] = []
-        self.on_finding: Callable[[Finding], None] | None = None
         self.reset(seed)
 
     def reset(self, seed: int = 0) -> None:
@@ -99,10 +96,10 @@ class Session(World):
         stepper = self._steppers.get(id(optimizer))
         if stepper is None:
             stepper = Stepper(optimizer, self, self._randomness, scaler, len(self._steppers))
-            stepper.after_first_step = self._look_at_first_step
+            stepper.after_first_step = partial(self._look_at_first_step, optimizer)
             self._steppers[id(optimizer)] = stepper
         elif scaler is not None and scaler is not stepper.scaler:
-            raise ConfigError("world.step was given another scaler than in the optimizer's first step.")
+            stepper.use_scaler(scaler)
         return stepper
 
     def checkpoints(
@@ -118,6 +115,18 @@ class Session(World):
         """Checkpoints of a hand-written loop; `others` are things with a `state_dict`, such as a schedule."""
         return Checkpoints(Path(folder), self, model, self.stepper(optimizer), loader, others, keep_last)
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Around the forward of one batch of an evaluation: its random numbers do not depend on the past.
+
+        They do depend on how the batch was cut, which is said once if the model draws any.
+        """
+        share = self.share
+        self._randomness.begin_evaluation(share)
+        yield
+        if self.size > 1 and self._randomness.was_drawn_from():
+            self.notice(RANDOM_EVALUATION)
+
     def compute(self, metric: Any) -> Any:
         """The value of a torchmetrics metric over the updates of all ranks, merged exactly.
 
@@ -131,16 +140,6 @@ class Session(World):
             self.notice(finding)
         return merged.value
 
-    def notice(self, finding: Finding) -> None:
-        """Keep a finding and tell it once: to `on_finding`, or to the first rank's stderr."""
-        if any((known.cause, known.message) == (finding.cause, finding.message) for known in self.findings):
-            return
-        self.findings.append(finding)
-        if self.on_finding is not None:
-            self.on_finding(finding)
-        elif self.is_first:
-            sys.stderr.write(f"samestep: {finding.message} {finding.fix}\n")
-
     def close(self) -> None:
         """Leave the world; done at the end of the process if it was not before."""
         self.reset(self.seed)
@@ -149,11 +148,12 @@ class Session(World):
         gc.collect()
         super().close()
 
-    def _look_at_first_step(self) -> None:
-        for watch in self._watches:
+    def _look_at_first_step(self, optimizer: Optimizer) -> None:
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for watch in [watch for watch in self._watches if watch.is_about(trained)]:
+            self._watches.remove(watch)
             for finding in watch.findings():
                 self.notice(finding)
-        self._watches.clear()
 
 
 def init(*, seed: int = 0, timeout_s: float = 1800.0) -> Session:

@@ -6,11 +6,12 @@ is known, because no rank knows it before. Clipping, scaling and the schedule se
 
 With U the sum of weights of the step before and W that of this step, every rank runs backward on
 `losses / U` and the summed gradient is multiplied by U / W. Where the weights are constant that factor is
-exactly 1 and costs nothing; and gradients keep the size that they have on one device, so that fp16 loss
-scaling sees nothing unusual.
+exactly 1, and left out where the host knows it; and gradients keep the size that they have on one device, so
+that fp16 loss scaling sees nothing unusual.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,8 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from samestep.device import is_on_host
-from samestep.errors import LossError
+from samestep.device import Readback, is_on_host
+from samestep.errors import ConfigError, LossError
 from samestep.train import stop
 from samestep.train.exchange import Exchange
 from samestep.train.randomness import Randomness
@@ -34,19 +35,18 @@ _NUM_VALUES = 3  # sum of losses, sum of weights, wishes to stop
 class Totals:
     """Sums over all ranks of what one step saw.
 
-    Reading a value waits for the device; whoever reads one step late does not wait.
+    Reading them waits until the device has come to the end of that step, and no longer.
     """
 
-    __slots__ = ("_values", "grad_norm")
+    __slots__ = ("_grad_norm", "_values")
 
     def __init__(self, values: Tensor, grad_norm: Tensor | None) -> None:
-        self._values = values
-        self.grad_norm = grad_norm
-        """The norm of the whole gradient before clipping; None where nothing was clipped."""
+        self._values = Readback(values)
+        self._grad_norm = None if grad_norm is None else Readback(grad_norm)
 
     def read(self) -> tuple[float, float, bool]:
         """Sum of losses, sum of weights, and whether any rank wished to stop."""
-        loss_sum, weight, wishes = self._values.tolist()
+        loss_sum, weight, wishes = self._values.read()
         return loss_sum, weight, wishes > 0
 
     @property
@@ -54,6 +54,11 @@ class Totals:
         """The loss of the step, without the penalty: sum of losses over sum of weights."""
         loss_sum, weight, _ = self.read()
         return loss_sum / weight if weight else math.nan
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The norm of the whole gradient before clipping; None where nothing was clipped."""
+        return None if self._grad_norm is None else float(self._grad_norm.read())
 
 
 class NonFiniteLoss(LossError):
@@ -78,6 +83,7 @@ class Stepper:
         self._world = world
         self._randomness = randomness
         self.scaler = scaler
+        self._scaler_state: dict[str, Any] | None = None
         self._index = index
         self._exchange: Exchange | None = None
         self._unit: Number | None = None  # U of the module's docstring
@@ -97,12 +103,23 @@ class Stepper:
         """Go on after the step at which `state` was taken."""
         self.num_steps = state["num_steps"]
         self._unit = state["unit"]
-        if self.scaler is not None and state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
+        self._scaler_state = state["scaler"]
+        if self.scaler is not None:
+            self.use_scaler(self.scaler)
+
+    def use_scaler(self, scaler: GradScaler) -> None:
+        """Scale the loss with `scaler`, which takes up the state that was restored."""
+        if self.scaler is not None and self.scaler is not scaler:
+            raise ConfigError("world.step was given another scaler than before for the same optimizer.")
+        self.scaler = scaler
+        if self._scaler_state:
+            scaler.load_state_dict(self._scaler_state)
+            self._scaler_state = None
 
     def begin(self, turn: int) -> None:
         """Make ready for the forward of a turn."""
         if turn == 0:
+            self.abandon()
             self.optimizer.zero_grad(set_to_none=True)
             self._loss_sum = self._weight = 0.0
         self._randomness.begin_turn(self._index, self.num_steps, turn)
@@ -158,8 +175,11 @@ class Stepper:
         assert self._unit is not None
         factor = _ratio(self._unit, weight)
         if isinstance(factor, Tensor) or factor != 1.0:
-            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
-        self._unit = weight if isinstance(weight, Tensor) or weight > 0 else self._unit
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if isinstance(factor, Tensor) and gradients:
+                factor = factor.to(gradients[0].dtype)
+            torch._foreach_mul_(gradients, factor)
+        self._unit = _positive(weight, self._unit)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         grad_norm = None
@@ -180,17 +200,23 @@ class Stepper:
             look, self.after_first_step = self.after_first_step, None
             look()
 
+    def abandon(self) -> None:
+        """Give up a step that an exception ended; the next one starts clean."""
+        if self._exchange is not None:
+            self._exchange.abandon()
+
     def close(self) -> None:
         """Leave the parameters as they would be without this stepper."""
         if self._exchange is not None:
             self._exchange.close()
 
     def _exchange_of_now(self) -> Exchange:
-        """The exchange of the optimizer's parameters; made anew when some were added."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        if self._exchange is None or len(self._exchange.parameters) != len(parameters):
+        """The exchange of the optimizer's trainable parameters; made anew when these are others."""
+        now = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        known = [] if self._exchange is None else self._exchange.parameters
+        if self._exchange is None or len(now) != len(known) or not all(map(operator.is_, now, known)):
             self.close()
-            self._exchange = Exchange(parameters, self._world, seats=_NUM_VALUES)
+            self._exchange = Exchange(now, self._world, seats=_NUM_VALUES)
         return self._exchange
 
     def _first_unit(self, weight: Number, turns: int) -> Number:
@@ -204,11 +230,11 @@ class Stepper:
             values = torch.tensor([float(part) for part in parts], dtype=torch.float64)
             return values.to(self._world.device)
         device = self._world.device
-        return torch.stack([torch.as_tensor(part, dtype=torch.float64, device=device) for part in parts])
+        return torch.stack([_scalar(part, torch.float64, device) for part in parts])
 
     def _seed(self, root: Tensor, factor: Number) -> Tensor:
         assert self._unit is not None
-        seed = torch.as_tensor(factor / self._unit, dtype=root.dtype, device=root.device)
+        seed = _scalar(factor / self._unit, root.dtype, root.device)
         return seed if self.scaler is None else self.scaler.scale(seed)
 
     def _penalty_factor(self) -> Number:
@@ -275,7 +301,8 @@ class Step:
     ) -> None:
         """Backward of this rank's sum of losses; `weight` is the sum of their weights.
 
-        `penalty` is a term of the loss that belongs to no example; it counts once, not once a rank.
+        `penalty` is a term of the loss that belongs to no example; it counts once, not once a rank, and that
+        of the last turn is the one that counts.
         `outputs` is not looked at: a whole `Loss` can be passed on as `*loss`.
         """
         if self._has_backward:
@@ -289,6 +316,7 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None:
+            self._stepper.abandon()
             return
         if not self._has_backward:
             raise LossError("The block of world.step ended without a call of step.backward.")
@@ -320,6 +348,20 @@ def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:
         raise LossError("The sum of losses does not depend on any parameter that is trained.")
     # a view would be one more node of the graph, for nothing where there is no dimension
     return loss_sum.reshape(()) if loss_sum.dim() else loss_sum, weight
+
+
+def _scalar(number: Number, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # filled on the device: a copy from the host would wait for what the device has still to do
+    if isinstance(number, Tensor):
+        return number.to(device, dtype)
+    return torch.full((), number, dtype=dtype, device=device)
+
+
+def _positive(weight: Number, otherwise: Number) -> Number:
+    """The weight, unless it is 0: a step without any weight must not become the unit of the next."""
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, weight, otherwise)
+    return weight if weight > 0 else otherwise
 
 
 def _ratio(unit: Number, weight: Number) -> Number:

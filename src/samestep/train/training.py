@@ -138,7 +138,7 @@ class Training:
                 "epoch_weight": self.epoch_weight,
                 "metrics": {name: self._metric_state(metric) for name, metric in metrics.items()},
                 "best_value": self.best_value,
-                "hooks": [h.state_dict() if hasattr(h, "state_dict") else None for h in self.task.hooks],
+                "hooks": {name: hook.state_dict() for name, hook in self._hooks_with_state().items()},
                 "generators": Snapshot().to_tree(),
                 "num_averaged": None if self.ema is None else self.ema.n_averaged,
             },
@@ -149,11 +149,15 @@ class Training:
 
     def resume(self, source: bool | str | Path) -> None:
         """Go on from a checkpoint: of this run's own folder, or the one named; False begins anew."""
-        if source is False or (source is True and self.checkpoints.latest() is None):
+        if source is False:
             return
-        where = self.checkpoints.folder if source is True else Path(source)
-        # one rank looks and tells: a damaged file must not make ranks choose differently
-        path = self.world.broadcast_text(str(resolve(where)) if self.world.is_first else "")
+        # one rank looks and tells: a damaged file or a slow disk must not make ranks choose differently
+        path = ""
+        if self.world.is_first and (source is not True or self.checkpoints.latest() is not None):
+            path = str(resolve(self.checkpoints.folder if source is True else Path(source)))
+        path = self.world.broadcast_text(path)
+        if not path:
+            return
         self.restore(load(Path(path)))
         self.record.event("restored", checkpoint=path, step=self.step)
 
@@ -172,13 +176,22 @@ class Training:
             if name in self.metrics:
                 self._load_metric_state(self.metrics[name], state)
         self.best_value = training["best_value"]
-        for hook, state in zip(self.task.hooks, training["hooks"], strict=False):
-            if state is not None and hasattr(hook, "load_state_dict"):
-                hook.load_state_dict(state)
+        for name, hook in self._hooks_with_state().items():
+            if name in training["hooks"]:
+                hook.load_state_dict(training["hooks"][name])
         Snapshot.from_tree(training["generators"]).restore()
         if self.ema is not None and "ema" in sections:
             load_model_state(self.ema.module, sections["ema"], checkpoint.path)
             self.ema.n_averaged.copy_(training["num_averaged"])
+
+    def _hooks_with_state(self) -> dict[str, Any]:
+        """Hooks that a checkpoint keeps, by class and number, so that new ones among them do no harm."""
+        named: dict[str, Any] = {}
+        for hook in self.task.hooks:
+            if hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict"):
+                kind = type(hook).__name__
+                named[f"{kind} {sum(type(h).__name__ == kind for h in named.values())}"] = hook
+        return named
 
     # torchmetrics takes most of a second to load, and not every run has metrics
 

@@ -21,6 +21,10 @@ class FirstStepWatch:
         self._randomness = randomness
         self._before = snapshot(model)
 
+    def is_about(self, trained: set[int]) -> bool:
+        """Whether the model has any of the parameters with these ids."""
+        return any(id(parameter) in trained for parameter in self._model.parameters())
+
     def findings(self) -> list[Finding]:
         """What a world of several ranks did differently from one rank; equal on all ranks."""
         if self._world.size == 1:
@@ -35,6 +39,17 @@ class FirstStepWatch:
         if self._world.any(self._randomness.was_drawn_from()):
             found.append(_rank_dependent_randomness(rank_dependent(self._model)))
         return found
+
+
+RANDOM_EVALUATION = Finding(
+    cause="evaluation-depends-on-rank",
+    message=(
+        "The model draws random numbers in evaluation: every rank draws others, but which example gets which "
+        "depends on the number of ranks."
+    ),
+    evidence={},
+    fix="Let the data set hand out the noise with each example, or accept another draw.",
+)
 
 
 def _rank_dependent_randomness(names: list[str]) -> Finding:
