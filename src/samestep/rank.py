@@ -4,8 +4,10 @@ Reads job.json, does it, and leaves behind what the launcher looks for: pid, std
 or error.json, and on the first rank result.json. Exit code 0, 2 for what Samestep refused, else 1.
 """
 
+import contextlib
 import gc
 import os
+import re
 import runpy
 import signal
 import sys
@@ -28,8 +30,14 @@ _NOT_THE_USERS = (
 )
 
 
+_IN_WORKER = "Original Traceback (most recent call last)"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
 def main() -> int:
     """Do the job of the folder named on the command line; the exit code."""
+    # it has kept files of the working folder from shadowing modules; the user's own processes may differ
+    os.environ.pop("PYTHONSAFEPATH", None)
     if TETHERED_TO in os.environ:
         die_with(int(os.environ[TETHERED_TO]))
     folder = Path(sys.argv[1])
@@ -127,11 +135,13 @@ def _run_script(job: Job) -> dict[str, Any]:
 
 def _leave() -> None:
     """Leave the world in good order: torch aborts the process if replicas outlive their group."""
-    gc.collect()
     world_module = sys.modules.get("samestep.world")
     world = world_module.current() if world_module else None
-    if world is not None:
-        world.close()
+    # what fails on the way out, such as loader workers that are gone already, would only hide the cause
+    with contextlib.suppress(Exception):
+        gc.collect()
+        if world is not None:
+            world.close()
 
 
 def _speak_to(own: Path) -> None:
@@ -147,19 +157,25 @@ def _speak_to(own: Path) -> None:
 def _ask_to_stop(number: int, frame: FrameType | None) -> None:
     from samestep.train import stop
 
-    stop.request(signal.Signals(number).name)
+    stop.request("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
 
 def _write_error(own: Path, error: BaseException) -> None:
     text = "".join(traceback.format_exception(error))
     (own / "traceback.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+    message = str(error.code if isinstance(error, SystemExit) else error)
     where = _users_line(error)
+    if _IN_WORKER in message:
+        # torch wraps what a loader worker raised, traceback and all, into the message of a new exception
+        frames = [f"{path}:{line}" for path, line in _FRAME.findall(message)]
+        where = next((f for f in reversed(frames) if not f.startswith(_NOT_THE_USERS)), where)
+        message = message.strip().splitlines()[-1].partition(": ")[2] or message
     is_exit = isinstance(error, SystemExit)
     write_json(
         own / "error.json",
         {
             "kind": type(error).__name__,
-            "message": str(error.code if isinstance(error, SystemExit) else error),
+            "message": message,
             "is_refusal": isinstance(error, SamestepError),
             "is_user_error": bool(where) and not is_exit and not isinstance(error, SamestepError),
             "where": where,

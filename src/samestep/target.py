@@ -82,7 +82,8 @@ def _only_task(module: ModuleType, where: str) -> str:
         return next(iter(tasks))
     if not tasks:
         raise TargetError(
-            f"{where} declares no Task; write `task = samestep.Task(…)` in it, or name a function."
+            f"{where} declares no Task; write `task = samestep.Task(…)` in it or, if it has a loop of its "
+            f"own, start it as `samestep train -- python {where}`."
         )
     raise TargetError(
         f"{where} has several Tasks: name one of them, such as `{where}:{next(iter(tasks))}`{_listed(module)}"

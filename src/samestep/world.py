@@ -71,6 +71,7 @@ class World:
         self.launcher = place.launcher
         self.device = device
         self.share: Share | None = None
+        self.on_share: Callable[[Share], None] | None = None
         self.findings: list[Finding] = []
         self.on_finding: Callable[[Finding], None] | None = None
         # gradients leave in the middle of backward, at moments that differ by rank; layers that work across

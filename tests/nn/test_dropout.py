@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import worlds
+from samestep.data import shard
 from samestep.nn import convert_dropout, dropout
 from samestep.nn.dropout import DropoutStream, rank_dependent, set_stream
 from samestep.nn.tracing import keep_out_of_graphs
-from samestep.world import World
+from samestep.world import Share, World
 
 KINDS = {
     "Dropout": (7,),
@@ -309,3 +310,30 @@ def test_a_stream_without_a_world_falls_back_and_says_so() -> None:
     convert_dropout(layer)
     layer(torch.ones(4, 3))
     assert rank_dependent(layer) == [""]
+
+
+def sequence_first(world: World) -> list[Tensor]:
+    """Masks of (steps, examples, features) tensors whose number of steps is a multiple of every share."""
+    model = nn.Sequential(nn.Dropout(0.5))
+    convert_dropout(model)
+    found = []
+    dropout.set_stream(masks := dropout.DropoutStream())
+    for shares_of in (12, 6):
+        first, last = shard.cut(shares_of, world.size, world.rank)
+        world.share = Share(
+            first=first, count=last - first, total=shares_of, turn=0, turns=1, epoch=0, position=0
+        )
+        masks.begin(7)
+        found.append(model(torch.ones(24, last - first, 3)))
+    dropout.set_stream(None)
+    world.share = None
+    return found
+
+
+def test_sequence_first_masks_belong_to_the_example_too() -> None:
+    reference = worlds.run(1, sequence_first)[0]
+    assert 0.4 < float((reference[0] == 0).float().mean()) < 0.6
+    for size in (2, 3):
+        ranks = worlds.run(size, sequence_first)
+        for i, whole in enumerate(reference):
+            assert torch.equal(torch.cat([rank[i] for rank in ranks], dim=1), whole)

@@ -47,11 +47,11 @@ class Branch(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm = nn.Linear(8, 200), nn.BatchNorm1d(200)
-        self.extra, self.last = nn.Linear(200, 200), nn.Linear(200, 1)
+        self.side, self.last = nn.Linear(200, 200), nn.Linear(200, 1)
 
     def forward(self, x: Tensor, use_extra: bool) -> Tensor:
         x = torch.tanh(self.norm(self.first(x)))
-        return self.last(torch.tanh(self.extra(x)) if use_extra else x)
+        return self.last(torch.tanh(self.side(x)) if use_extra else x)
 
 
 def branching(world) -> Tensor:

@@ -119,3 +119,37 @@ def test_on_two_ranks(kind: str) -> None:
 @pytest.mark.parametrize("kind", [k for k, (_, cause) in LAYERS.items() if cause != "norm-not-synchronised"])
 def test_one_rank_has_nothing_to_say(kind: str) -> None:
     assert worlds.run(1, causes, kind=kind) == [[]]
+
+
+def early_or_mean(world, case: str) -> list[str]:
+    model = world.replicate(nn.Linear(4, 1).double())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    world.on_finding = lambda finding: None
+    for batch in world.loader(DATA, batch_size=8):
+        noisy = batch + torch.randn_like(batch) if case == "noise before the step" else batch
+        with world.step(optimizer) as step:
+            losses = model(noisy).square()
+            step.backward(*((losses.mean(), 1) if case == "mean" else (losses.sum(), len(batch))))
+    world.on_finding = None
+    return [finding.cause for finding in world.findings]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [("noise before the step", ["randomness-depends-on-rank"]), ("mean", ["weight-is-one"]), ("right", [])],
+)
+def test_what_people_do_in_their_loops(case: str, expected: list[str]) -> None:
+    assert worlds.run(2, early_or_mean, case=case) == [expected] * 2
+
+
+def made_between(world) -> list[float]:
+    """A second model, made after the first was trained."""
+    causes_of_first = early_or_mean(world, "right")
+    assert causes_of_first == []
+    return world.replicate(nn.Linear(3, 2)).weight.flatten().tolist()
+
+
+def test_what_is_made_after_a_step_is_made_alike() -> None:
+    ranks = worlds.run(3, made_between)
+    assert ranks[0] == ranks[1] == ranks[2]
+    assert worlds.run(1, made_between)[0] == ranks[0]

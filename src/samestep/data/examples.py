@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from samestep.data.fingerprint import fingerprint
 from samestep.data.generators import Snapshot, Stream, seed_all, seeded
-from samestep.data.shard import shares
+from samestep.data.shard import shares, turns_of
 from samestep.keys import derive
 from samestep.world import Share
 
@@ -167,7 +167,8 @@ class StreamExamples(IterableDataset[StepInput]):
 
     def _step_input(self, examples: list[Any], position: int) -> StepInput:
         own = shares(
-            len(examples), rank=self._rank, world_size=self._world_size, turns=self._turns,
+            len(examples), rank=self._rank, world_size=self._world_size,
+            turns=turns_of(len(examples), self._batch_size, self._turns),
             epoch=self.epoch, position=position, train=self._train,
         )  # fmt: skip
         batches = []

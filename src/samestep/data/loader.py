@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from samestep.data.draw import Computed, Draw, Drawn
 from samestep.data.examples import Batch, Collate, MapExamples, Request, StepInput, StreamExamples, pass_on
 from samestep.data.order import Sequential, Shuffled
-from samestep.data.shard import shares
+from samestep.data.shard import shares, turns_of
 from samestep.data.transfer import to_device
 from samestep.device import wants_pinned_memory
 from samestep.errors import DataError
@@ -101,6 +101,7 @@ class Loader:
                 draw=self._draw,
                 world=world,
                 turns=accumulate,
+                batch_size=None if batch_sampler is not None else batch_size,
                 limit=steps_per_epoch,
                 train=train,
             )
@@ -162,6 +163,8 @@ class Loader:
             if batch is not None:
                 self._last = to_device(batch, self._world.device, channels_last=self._channels_last)
             if share.count or self._train:
+                if self._train and self._world.on_share is not None:
+                    self._world.on_share(share)
                 yield self._last
 
     def state(self) -> dict[str, Any]:
@@ -216,6 +219,7 @@ class _Requests:
     draw: Draw
     world: World
     turns: int
+    batch_size: int | None
     limit: int | None
     train: bool
 
@@ -226,7 +230,7 @@ class _Requests:
         limit = None if self.limit is None else max(0, self.limit - skip)
         for batch in islice(self.draw.batches(epoch, skip, state), limit):
             own = shares(
-                len(batch), rank=self.world.rank, world_size=self.world.size, turns=self.turns,
+                len(batch), rank=self.world.rank, world_size=self.world.size, turns=self._turns_of(batch),
                 epoch=epoch, position=position, train=self.train,
             )  # fmt: skip
             indices = []
@@ -239,6 +243,9 @@ class _Requests:
                 indices.append(mine)
             yield Request(own, indices)
             position += len(batch)
+
+    def _turns_of(self, batch: list[Any]) -> int:
+        return self.turns if self.batch_size is None else turns_of(len(batch), self.batch_size, self.turns)
 
 
 def _draw_of(

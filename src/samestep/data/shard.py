@@ -14,6 +14,11 @@ def cut(total: int, parts: int, part: int) -> tuple[int, int]:
     return start, start + size + (part < larger)
 
 
+def turns_of(num_examples: int, batch_size: int, turns: int) -> int:
+    """The turns of a batch that may be shorter than `batch_size`: fewer, rather than smaller ones."""
+    return max(1, -(-num_examples * turns // batch_size))
+
+
 def shares(
     num_examples: int,
     *,
@@ -27,8 +32,7 @@ def shares(
     """The shares of one rank in a step on `num_examples` examples that start at `position` of the epoch.
 
     The batch is cut into turns first and every turn into ranks, so that the examples of a turn (over
-    which batch norm takes its statistics) do not depend on the world. A short last batch has fewer turns
-    rather than empty ones.
+    which batch norm takes its statistics) do not depend on the world. No turn is empty.
     """
     turns = max(1, min(turns, num_examples))
     result = []

@@ -24,7 +24,7 @@ _FAILED_LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 def command_of(*, folder: Path, ranks: int, port: int) -> list[str]:
     """The command line that starts the ranks of the job in `folder`."""
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, "-P", "-m", "torch.distributed.run"),
         *("--nnodes", "1", "--nproc-per-node", str(ranks)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"),
         *("--max-restarts", "0", "--monitor-interval", "0.1"),
@@ -38,6 +38,8 @@ def environment_of(env: Mapping[str, str], *, threads: int) -> dict[str, str]:
     defaults = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
     forced = {
         "OMP_NUM_THREADS": str(threads),
+        # a file called random.py in the working folder must not become torch's `random`
+        "PYTHONSAFEPATH": "1",
         # ranks of a later attempt must not read addresses of an earlier one (pytorch #135712)
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
@@ -51,7 +53,7 @@ class Agent:
         self.folder = folder
         self.ranks = ranks
         self._log = folder / "agent.log"
-        tether = [sys.executable, "-m", "samestep.launch.tether", str(os.getpid())]
+        tether = [sys.executable, "-P", "-m", "samestep.launch.tether", str(os.getpid())]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603
                 tether + command_of(folder=folder, ranks=ranks, port=port),
@@ -92,11 +94,12 @@ class Agent:
                     codes[event["global_rank"]] = code
         return codes, first
 
-    def ask_ranks_to_stop(self) -> None:
-        """SIGTERM to each rank: finish the step, save, leave."""
+    def ask_ranks_to_stop(self, number: int) -> None:
+        """Tell each rank of the signal: finish the step, save, leave."""
+        number = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
 
     def kill(self) -> None:
         """End ranks, their children and the agent at once; returns when they are gone."""

@@ -79,7 +79,7 @@ def _watch(agent: Agent, received: list[int], tick: Callable[[], None]) -> None:
         now = time.monotonic()
         if received and asked_at is None:
             asked_at = now
-            agent.ask_ranks_to_stop()
+            agent.ask_ranks_to_stop(received[0])
         if leaving_at is None and _is_leaving(agent):
             leaving_at = now
         if (

@@ -6,7 +6,9 @@ change class in place; in evaluation, without a stream, and where the rows of th
 with examples, they are torch's own, and `rank_dependent` names those of the last kind.
 
 Rows belong to examples when their number is a multiple k of the rank's number of examples, with the k rows of
-an example together and k the same on all ranks. Ragged input that is a multiple by chance is not noticed.
+an example together and k the same on all ranks. Of a tensor with three or more dimensions, the second may
+hold the examples (sequence first). Ragged input that is a multiple by chance is not noticed, nor a sequence
+that is just as long as a rank's share.
 """
 
 import re
@@ -172,6 +174,9 @@ def _kept(layer: _ExampleNoise, x: Tensor) -> Tensor | None:
     masks = stream()
     if masks is None:
         return None
+    if not layer._whole_channels and _is_sequence_first(x):
+        kept = _kept(layer, x.transpose(0, 1))
+        return None if kept is None else kept.transpose(0, 1)
     first = None if x.dim() == layer._no_batch_dim else _first_row(x)
     if first is None or (layer._whole_channels and x.dim() < 2):
         layer.samestep_rank_dependent = True
@@ -180,6 +185,14 @@ def _kept(layer: _ExampleNoise, x: Tensor) -> Tensor | None:
     columns = torch.Size(shape[1:]).numel()
     bits = _bits(masks.key, masks.call(), first, shape[0], columns, x.device)
     return bits.ge_(_threshold(layer.p)).to(x.dtype).view(shape)
+
+
+def _is_sequence_first(x: Tensor) -> bool:
+    """Whether examples lie along the second dimension, as recurrent and attention layers have them."""
+    world = current()
+    if world is None or world.share is None or world.is_idle or x.dim() < 3:
+        return False
+    return x.shape[0] != world.share.count == x.shape[1]
 
 
 def _first_row(x: Tensor) -> int | None:

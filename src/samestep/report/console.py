@@ -137,7 +137,8 @@ def _findings_of(folder: Path) -> list[dict[str, Any]]:
 def show_findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> None:
     """Each finding in two lines: what was noticed, and what to do about it."""
     for finding in findings:
-        console.print(Text("finding: ", style="yellow") + Text(str(finding.get("message", ""))))
+        title = f"finding {finding.get('cause', '')}: "
+        console.print(Text(title, style="yellow") + Text(str(finding.get("message", ""))))
         if finding.get("fix"):
             console.print(Text(f"    fix: {finding['fix']}"))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from samestep.errors import DataError
+from samestep.errors import ConfigError, DataError
 from samestep.findings import Finding
 from samestep.hooks import is_better
 from samestep.record import RecordWriter
@@ -44,6 +44,11 @@ def run(task: Task, *, out: str | Path, resume: bool | str | Path = False) -> di
     folder.mkdir(parents=True, exist_ok=True)
     existing = current()
     world = existing if isinstance(existing, Session) else init(seed=task.seed)
+    if world.any(world.is_first and resume is False and (folder / "steps.jsonl").exists()):
+        raise ConfigError(
+            f"The run was to be written to {folder}, which holds a run already: go on with it by "
+            "resume=True, or choose another folder."
+        )
     record = RecordWriter(folder, world.rank)
     record.describe(command="run", mode="fast", world_size=world.size, seed=task.seed)
     try:
@@ -82,7 +87,6 @@ class Loop:
         self._unread: deque[_Seen] = deque()
         self._was_interrupted = False
         self._saved_place: tuple[int, int] | None = None
-        self._values: dict[str, float] = {}
         self._clock = time.perf_counter()
 
     def run(self) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class Loop:
             except NonFiniteLoss as error:
                 # the bad batch may have spoilt statistics of norm layers: the last checkpoint stays the last
                 self._saved_place = (training.step, training.epoch)
-                self._interrupt(str(error))
+                self._interrupt(f"{error} Nothing was saved after it: the last checkpoint stays the last.")
                 return
             assert world.share is not None
             training.num_examples += world.share.total
@@ -191,7 +195,7 @@ class Loop:
         if not training.loader.is_amid_epoch:
             for hook in self.task.hooks:
                 hook.after_epoch(training, values)
-        self._values = values
+        training.values = values
         self.record.epoch(training.epoch, step=training.step, values=values, lr=training.learning_rate)
         self._clock = time.perf_counter()
         return training.value_of(training.monitor, values)
@@ -260,7 +264,7 @@ class Loop:
             "steps": training.step,
             "examples": training.num_examples,
             "epochs": training.epoch,
-            "values": self._values,
+            "values": training.values,
             "findings": [finding.to_json() for finding in self.world.findings],
         }
 

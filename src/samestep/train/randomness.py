@@ -23,6 +23,9 @@ class Randomness:
         self._seed = seed
         self._generators = generators_of(world.device)
         self._key = 0
+        self._is_fresh = False
+        self.drew_before_step = False
+        """Whether numbers were drawn between a batch and its step; looked at in first steps only."""
 
     def begin(self, key: int) -> None:
         """Set torch's generators."""
@@ -30,9 +33,23 @@ class Randomness:
         for generator in self._generators:
             generator.manual_seed(key)
 
+    def begin_batch(self, share: Share) -> None:
+        """Set all streams for what is done with a batch before its step."""
+        place = (share.epoch, share.position)
+        self.begin(derive(self._seed, "batch", *place, self._world.rank))
+        self.dropout.begin(derive(self._seed, "batch dropout", *place))
+        self._is_fresh = True
+
+    def begin_between(self, optimizer: int, step: int) -> None:
+        """Set torch's generators after a step, the same on all ranks: what is made then is made alike."""
+        self.begin(derive(self._seed, "between", optimizer, step))
+
     def begin_turn(self, optimizer: int, step: int, turn: int) -> None:
         """Set all streams for one turn of one step of one optimizer (known by its number)."""
         keep_out_of_graphs()
+        if step == 0 and self._is_fresh:
+            self.drew_before_step = self.drew_before_step or self.was_drawn_from()
+        self._is_fresh = False
         self.begin(derive(self._seed, "shard", optimizer, step, turn, self._world.rank))
         self.dropout.begin(derive(self._seed, "dropout", optimizer, step, turn))
 

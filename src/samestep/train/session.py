@@ -46,6 +46,7 @@ class Session(World):
         self._steppers: dict[int, Stepper] = {}
         self._watches: list[FirstStepWatch] = []
         self._randomness = Randomness(self, seed)
+        self.on_share = self._randomness.begin_batch
         set_stream(self._randomness.dropout)
         # the same on all ranks: what is made from now on, such as a model, is made alike
         seed_all(derive(seed, "start"))

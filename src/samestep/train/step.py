@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from samestep.device import Readback, is_on_host
 from samestep.errors import ConfigError, LossError
+from samestep.findings import Finding
 from samestep.train import stop
 from samestep.train.exchange import Exchange
 from samestep.train.randomness import Randomness
@@ -137,6 +138,7 @@ class Stepper:
             self._loss_sum = self._loss_sum + seen if turn else seen
             self._weight = self._weight + weight
         if self._unit is None:
+            self._look_at_weight(weight)
             self._unit = self._first_unit(weight, turns)
         is_last = turn == turns - 1
         if is_last:
@@ -170,7 +172,7 @@ class Stepper:
         loss_sum, weight = self._known_sums()
         if stop_on_nan and not math.isfinite(float(loss_sum)):
             raise NonFiniteLoss(
-                f"The loss of step {self.num_steps} is {float(loss_sum)}; the update was not made."
+                f"The loss of step {self.num_steps + 1} is {float(loss_sum)}; the update was not made."
             )
         assert self._unit is not None
         factor = _ratio(self._unit, weight)
@@ -199,6 +201,7 @@ class Stepper:
         if self.after_first_step is not None:
             look, self.after_first_step = self.after_first_step, None
             look()
+        self._randomness.begin_between(self._index, self.num_steps)
 
     def abandon(self) -> None:
         """Give up a step that an exception ended; the next one starts clean."""
@@ -218,6 +221,11 @@ class Stepper:
             self.close()
             self._exchange = Exchange(now, self._world, seats=_NUM_VALUES)
         return self._exchange
+
+    def _look_at_weight(self, weight: Number) -> None:
+        share = self._world.share
+        if share is not None and share.count > 1 and float(weight) == 1.0:
+            self._world.notice(_weight_is_one(share.count))
 
     def _first_unit(self, weight: Number, turns: int) -> Number:
         total = self._vector(0.0, weight, 0.0)
@@ -348,6 +356,18 @@ def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:
         raise LossError("The sum of losses does not depend on any parameter that is trained.")
     # a view would be one more node of the graph, for nothing where there is no dimension
     return loss_sum.reshape(()) if loss_sum.dim() else loss_sum, weight
+
+
+def _weight_is_one(count: int) -> Finding:
+    return Finding(
+        cause="weight-is-one",
+        message=f"The loss of {count} examples came with the weight 1, as a mean would.",
+        evidence={"examples": count, "weight": 1.0},
+        fix=(
+            "Give the sum of the losses and their number: a rank with fewer examples would otherwise count "
+            "as much as one with more. For a mean over n examples: step.backward(mean * n, n)."
+        ),
+    )
 
 
 def _scalar(number: Number, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -61,6 +61,7 @@ class Training:
         self.num_examples = 0
         self.epoch_loss_sum = self.epoch_weight = 0.0
         self.best_value: float | None = None
+        self.values: dict[str, float] = {}
         self.stop_reason: str | None = None
 
     @property
@@ -138,6 +139,7 @@ class Training:
                 "epoch_weight": self.epoch_weight,
                 "metrics": {name: self._metric_state(metric) for name, metric in metrics.items()},
                 "best_value": self.best_value,
+                "values": self.values,
                 "hooks": {name: hook.state_dict() for name, hook in self._hooks_with_state().items()},
                 "generators": Snapshot().to_tree(),
                 "num_averaged": None if self.ema is None else self.ema.n_averaged,
@@ -175,7 +177,7 @@ class Training:
         for name, state in training["metrics"].items():
             if name in self.metrics:
                 self._load_metric_state(self.metrics[name], state)
-        self.best_value = training["best_value"]
+        self.best_value, self.values = training["best_value"], training["values"]
         for name, hook in self._hooks_with_state().items():
             if name in training["hooks"]:
                 hook.load_state_dict(training["hooks"][name])
