@@ -39,21 +39,18 @@ def test_a_session_offers() -> None:
 
     own = {name for name in vars(Session) if not name.startswith("_")}
     assert own == {
-        "checkpoints",
-        "close",
-        "compute",
-        "loader",
-        "notice",
-        "replicate",
-        "reset",
-        "step",
-        "stepper",
-    }
+        "checkpoints", "close", "compute", "evaluation", "loader", "replicate", "reset", "step", "stepper",
+    }  # fmt: skip
     inherited = {name for name in vars(World) if not name.startswith("_")} - own
     assert inherited == {
-        "any", "barrier", "broadcast_", "broadcast_text", "gather", "gather_rows", "gather_texts", "is_first",
-        "is_idle", "sum_",
+        "any", "broadcast_", "broadcast_text", "gather", "gather_rows", "gather_texts", "is_first", "is_idle",
+        "notice", "sum_",
     }  # fmt: skip
+
+
+def test_modules_that_messages_name_are_there() -> None:
+    code = "import samestep; samestep.nn.moments, samestep.hooks.EarlyStop, samestep.metrics.FrechetDistance"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_importing_the_package_does_not_load_torch() -> None:

@@ -193,7 +193,9 @@ def _run(
     if present == 0 and say_device:
         console.print(f"no GPU found: {ranks} CPU rank{'s' * (ranks > 1)} (gloo)")
     with show.Watch(console, out, title=f"{ranks} rank{'s' * (ranks > 1)}") as watch:
-        return launch(job, gpus=ranks, out=out, port=port, threads=threads, on_tick=watch)
+        outcome = launch(job, gpus=ranks, out=out, port=port, threads=threads, on_tick=watch)
+    watch.tell_findings()
+    return outcome
 
 
 def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ...] = ()) -> NoReturn:
@@ -206,7 +208,6 @@ def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ..
     if outcome.failure is not None:
         show.show_failure(console, outcome.failure, outcome.out)
     else:
-        show.show_findings(console, findings)
         known = {"command", *plain}
         values = {n: v for n, v in outcome.result.items() if not isinstance(v, list) and n not in known}
         show.show_summary(console, f"{title} {outcome.status}", _flat(values) | {"out": str(outcome.out)})

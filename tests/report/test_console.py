@@ -82,7 +82,7 @@ def test_a_finding_is_shown_when_it_comes(tmp_path):
     writer.finding({"cause": "c", "message": "norm [b]n[/b] is local", "evidence": {}, "fix": "use sync"})
     look(watch)
     look(watch)
-    assert text_of(console).count("finding: norm [b]n[/b] is local") == 1
+    assert text_of(console).count(": norm [b]n[/b] is local") == 1
     assert "fix: use sync" in text_of(console)
 
 

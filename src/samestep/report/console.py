@@ -50,7 +50,8 @@ class Watch:
         self._looked = self._told = time.monotonic()
         self._last: tuple[float, float] | None = None
         self._rate = ""
-        self._findings = 0
+        self._findings_size = 0
+        self._num_told = 0
         if console.is_terminal:
             columns = [TextColumn("{task.fields[title]}", markup=False)]
             if console.width >= 60:
@@ -92,9 +93,15 @@ class Watch:
         elif now - self._told >= PLAIN_EVERY_S:
             self._told = now
             self._console.print(Text(f"{self._title}: {state}"))
-        if self._findings != self._size_of_findings():
-            self._findings = self._size_of_findings()
-            show_findings(self._console, _findings_of(self._folder)[-1:])
+        if self._findings_size != self._size_of_findings():
+            self._findings_size = self._size_of_findings()
+            self.tell_findings()
+
+    def tell_findings(self) -> None:
+        """Show the findings that were not shown yet."""
+        found = _findings_of(self._folder)
+        show_findings(self._console, found[self._num_told :])
+        self._num_told = max(self._num_told, len(found))
 
     def _state(self, progress: Mapping[str, Any], about: Mapping[str, Any], now: float) -> str:
         step = progress["step"]
