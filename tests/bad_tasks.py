@@ -5,7 +5,6 @@ import os
 import torch
 from torch.utils.data import IterableDataset
 
-import samestep
 import tasks
 
 good = tasks.image_task(steps=4)
@@ -50,8 +49,3 @@ big = tasks.image_task(model=Big, steps=10, checkpoint_every=2)
 other_model = tasks.image_task(
     model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(50, 3)).double()
 )
-not_a_task = {"model": tasks.Net}
-
-
-def made(width: int = 4) -> samestep.Task:
-    return tasks.image_task(batch_size=width)

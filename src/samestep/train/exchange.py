@@ -7,6 +7,7 @@ order backward took, so that a parameter that some rank did not use cannot make 
 A few other numbers can travel along. Meeting once more would cost a small model more than its gradients do.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,6 +25,9 @@ _BUCKET_BYTES = 25 << 20
 # sums of whole numbers are exact below 2³⁶ over 4,096 ranks, others are as good as float32.
 _PART = 4096.0
 
+Numbers = list[float] | Tensor
+"""Plain numbers on the host, or one float64 tensor on a device, which nobody should wait for."""
+
 
 class _Bucket:
     """Gradients that travel together, in one flat buffer.
@@ -33,57 +37,48 @@ class _Bucket:
 
     def __init__(self, parameters: list[Parameter], seats: int = 0) -> None:
         self.parameters = parameters
-        self.numbers: Tensor | None = None
-        sizes = [*(parameter.numel() for parameter in parameters), len(parameters), seats, seats]
+        sizes = [*(parameter.numel() for parameter in parameters), len(parameters), 2 * seats]
         self.buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
-        *parts, self.num_users, self._high, self._low = self.buffer.split(sizes)
+        *parts, self.num_users, self.seats = self.buffer.split(sizes)
+        self._gradients = self.buffer[: sum(sizes[:-1])]
         self.views = [_view(part, p) for part, p in zip(parts, parameters, strict=True)]
         self._ids = {id(parameter) for parameter in parameters}
         self.missing = set(self._ids)
         self.pending: Pending | None = None
-
-    @property
-    def has_seats(self) -> bool:
-        return len(self._low) > 0
 
     def launch(self, world: World) -> None:
         ready = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
         if len(ready) == len(self.parameters):
             self.num_users.fill_(1)
         else:
-            self.buffer.zero_()
+            self._gradients.zero_()
             self.num_users[ready] = 1
         if ready:
             gradients = [self.parameters[i].grad for i in ready]
             torch._foreach_copy_([self.views[i] for i in ready], gradients)  # type: ignore[arg-type]
-        if self.numbers is not None:
-            self._high.copy_(self.numbers.div(_PART).floor_())
-            # the rest of an infinite number is none, so that it stays infinite
-            self._low.copy_(self.numbers.remainder(_PART).nan_to_num_(0.0))
+            # at once, so that backward can use the memory again for the gradients to come
+            for i in ready:
+                self.parameters[i].grad = self.views[i]
         self.pending = world.sum_(self.buffer, of_gradients=True)
 
     def abandon(self) -> None:
         if self.pending is not None:
             self.pending.wait()
-        self.pending = self.numbers = None
+        self.pending = None
         self.missing = set(self._ids)
 
     def finish(self) -> None:
         assert self.pending is not None
         self.pending.wait()
         self.pending = None
-        if self.numbers is not None:
-            self.numbers.copy_(self._low).add_(self._high, alpha=_PART)
-            self.numbers = None
         self.missing = set(self._ids)
         unused = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         if unused:
             # a parameter that no rank used keeps no gradient, so that the optimizer passes over it
             users = self.num_users.tolist()
-            unused = [i for i in unused if users[i] == 0]
-        for i, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
-            if i not in unused:
-                parameter.grad = view
+            for i in unused:
+                if users[i] > 0:
+                    self.parameters[i].grad = self.views[i]
 
 
 def _view(part: Tensor, parameter: Parameter) -> Tensor:
@@ -91,6 +86,23 @@ def _view(part: Tensor, parameter: Parameter) -> Tensor:
     if parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
         return part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())
     return part.view(parameter.shape)
+
+
+def _in_parts(numbers: Numbers) -> Tensor:
+    """The multiples of `_PART` in the numbers, then the rests; what is not finite has no rest."""
+    if isinstance(numbers, Tensor):
+        return torch.cat([numbers.div(_PART).floor_(), numbers.remainder(_PART).nan_to_num_(0.0)])
+    pairs = [divmod(number, _PART) if math.isfinite(number) else (number, 0.0) for number in numbers]
+    return torch.tensor([*(high for high, _ in pairs), *(low for _, low in pairs)], dtype=torch.float64)
+
+
+def _put_together(parts: Tensor, like: Numbers) -> Numbers:
+    """What `_in_parts` took apart, as the kind of numbers that `like` is."""
+    if isinstance(like, Tensor):
+        high, low = parts.double().chunk(2)
+        return low + high * _PART
+    values = parts.tolist()
+    return [low + high * _PART for high, low in zip(values[: len(like)], values[len(like) :], strict=True)]
 
 
 class Exchange:
@@ -105,7 +117,9 @@ class Exchange:
         self.parameters = list(parameters)
         self._world = world
         self._buckets = _bucketed(self.parameters, seats) if world.size > 1 else []
-        self._carrier = next((bucket for bucket in self._buckets if bucket.has_seats), None)
+        self._seats = next((bucket.seats for bucket in self._buckets if len(bucket.seats)), None)
+        self._numbers: Numbers = []
+        self._parts: Tensor | None = None
         self._pending: Pending | None = None
         self._running = False
         self._num_launched = 0
@@ -115,12 +129,26 @@ class Exchange:
             for parameter in bucket.parameters
         ]
 
-    def carry(self, numbers: Tensor) -> None:
-        """Sum `numbers` (float64) over the ranks as well; to be called before `begin`, on every rank."""
-        if self._carrier is None:
-            self._pending = self._world.sum_(numbers, of_gradients=True)
+    def carry(self, numbers: Numbers, *, ahead: bool = False) -> None:
+        """Sum `numbers` over the ranks as well, with the gradients or `ahead` of them.
+
+        To be called before `begin`, on every rank alike.
+        """
+        self._numbers = numbers
+        if self._world.size == 1:
+            return
+        self._parts = _in_parts(numbers)
+        if ahead or self._seats is None:
+            self._pending = self._world.sum_(self._parts, of_gradients=True)
         else:
-            self._carrier.numbers = numbers
+            self._parts = self._seats.copy_(self._parts)
+
+    def carried(self) -> Numbers:
+        """The sums of the numbers; after `finish`, unless they went ahead."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        return self._numbers if self._parts is None else _put_together(self._parts, self._numbers)
 
     def begin(self) -> None:
         """The backward that comes is the last of this step: gradients may leave as they get ready."""
@@ -134,9 +162,6 @@ class Exchange:
         self._num_launched = 0
         for bucket in self._buckets:
             bucket.finish()
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
 
     def abandon(self) -> None:
         """Forget an exchange under way, which its step did not finish."""

@@ -19,9 +19,10 @@ class Randomness:
 
     def __init__(self, world: World, seed: int) -> None:
         self.dropout = DropoutStream()
-        self._world = world
         self._seed = seed
         self._generators = generators_of(world.device)
+        # what makes a rank's stream its own: a key for each rank and turn would be one more digest a step
+        self._of_rank = derive(seed, "rank", world.rank)
         self._key = 0
         self._is_fresh = False
         self.drew_before_step = False
@@ -35,9 +36,9 @@ class Randomness:
 
     def begin_batch(self, share: Share) -> None:
         """Set all streams for what is done with a batch before its step."""
-        place = (share.epoch, share.position)
-        self.begin(derive(self._seed, "batch", *place, self._world.rank))
-        self.dropout.begin(derive(self._seed, "batch dropout", *place))
+        key = derive(self._seed, "batch", share.epoch, share.position)
+        self.begin(key ^ self._of_rank)
+        self.dropout.begin(key)
         self._is_fresh = True
 
     def begin_between(self, optimizer: int, step: int) -> None:
@@ -50,8 +51,9 @@ class Randomness:
         if step == 0 and self._is_fresh:
             self.drew_before_step = self.drew_before_step or self.was_drawn_from()
         self._is_fresh = False
-        self.begin(derive(self._seed, "shard", optimizer, step, turn, self._world.rank))
-        self.dropout.begin(derive(self._seed, "dropout", optimizer, step, turn))
+        key = derive(self._seed, "turn", optimizer, step, turn)
+        self.begin(key ^ self._of_rank)
+        self.dropout.begin(key)
 
     def begin_evaluation(self, share: Share | None) -> None:
         """Set torch's generators for one batch of an evaluation, by where it starts."""

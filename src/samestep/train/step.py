@@ -25,7 +25,7 @@ from samestep.device import Readback, is_on_host
 from samestep.errors import ConfigError, LossError
 from samestep.findings import Finding
 from samestep.train import stop
-from samestep.train.exchange import Exchange
+from samestep.train.exchange import Exchange, Numbers
 from samestep.train.randomness import Randomness
 from samestep.world import World
 
@@ -41,13 +41,14 @@ class Totals:
 
     __slots__ = ("_grad_norm", "_values")
 
-    def __init__(self, values: Tensor, grad_norm: Tensor | None) -> None:
-        self._values = Readback(values)
+    def __init__(self, values: Numbers, grad_norm: Tensor | None) -> None:
+        self._values = Readback(values) if isinstance(values, Tensor) else values
         self._grad_norm = None if grad_norm is None else Readback(grad_norm)
 
     def read(self) -> tuple[float, float, bool]:
         """Sum of losses, sum of weights, and whether any rank wished to stop."""
-        loss_sum, weight, wishes = self._values.read()
+        values = self._values.read() if isinstance(self._values, Readback) else self._values
+        loss_sum, weight, wishes = values
         return loss_sum, weight, wishes > 0
 
     @property
@@ -90,7 +91,6 @@ class Stepper:
         self._unit: Number | None = None  # U of the module's docstring
         self._loss_sum: Number = 0.0
         self._weight: Number = 0.0
-        self._values: Tensor | None = None
 
     def state(self) -> dict[str, Any]:
         """What the next step needs, free of the world."""
@@ -139,14 +139,13 @@ class Stepper:
             self._weight = self._weight + weight
         if self._unit is None:
             self._look_at_weight(weight)
-            self._unit = self._first_unit(weight, turns)
+            exchange.carry(self._values(0.0, weight, 0.0), ahead=True)
+            self._unit = float(exchange.carried()[1]) * turns or 1.0
         is_last = turn == turns - 1
         if is_last:
-            self._values = self._vector(self._loss_sum, self._weight, float(stop.requested() is not None))
-            if penalty is None:
-                exchange.carry(self._values)
-            else:  # its factor has to be known before backward
-                world.sum_(self._values).wait()
+            values = self._values(self._loss_sum, self._weight, float(stop.requested() is not None))
+            # the factor of a penalty has to be known before backward
+            exchange.carry(values, ahead=penalty is not None)
         if world.is_idle:
             # the others' synchronised norms need this rank's company on the way back; its gradients count
             # nothing, and are thrown away rather than multiplied by 0, which would keep a NaN
@@ -159,7 +158,7 @@ class Stepper:
             roots, seeds = [loss_sum], [self._seed(loss_sum, 1.0)]
             if penalty is not None and is_last:
                 roots.append(penalty)
-                seeds.append(self._seed(penalty, self._penalty_factor()))
+                seeds.append(self._seed(penalty, self._penalty_factor(exchange)))
             if is_last:
                 exchange.begin()
             torch.autograd.backward(roots, seeds)
@@ -169,7 +168,8 @@ class Stepper:
         assert self._exchange is not None
         self._exchange.finish()
         parameters = self._exchange.parameters
-        loss_sum, weight = self._known_sums()
+        values = self._exchange.carried()
+        loss_sum, weight, _ = values
         if stop_on_nan and not math.isfinite(float(loss_sum)):
             raise NonFiniteLoss(
                 f"The loss of step {self.num_steps + 1} is {float(loss_sum)}; the update was not made."
@@ -194,9 +194,7 @@ class Stepper:
             self.optimizer.step()
         if schedule is not None:
             schedule.step()
-        assert self._values is not None
-        self.totals = Totals(self._values, grad_norm)
-        self._values = None
+        self.totals = Totals(values, grad_norm)
         self.num_steps += 1
         if self.after_first_step is not None:
             look, self.after_first_step = self.after_first_step, None
@@ -227,38 +225,23 @@ class Stepper:
         if share is not None and share.count > 1 and float(weight) == 1.0:
             self._world.notice(_weight_is_one(share.count))
 
-    def _first_unit(self, weight: Number, turns: int) -> Number:
-        total = self._vector(0.0, weight, 0.0)
-        self._world.sum_(total).wait()
-        return float(total[1]) * turns or 1.0
-
-    def _vector(self, loss_sum: Number, weight: Number, wish: float) -> Tensor:
+    def _values(self, loss_sum: Number, weight: Number, wish: float) -> Numbers:
+        """What ranks add up beside gradients; plain numbers where nobody has to wait for them."""
         parts = [loss_sum, weight, wish]
         if all(is_on_host(part) for part in parts if isinstance(part, Tensor)):
-            values = torch.tensor([float(part) for part in parts], dtype=torch.float64)
-            return values.to(self._world.device)
-        device = self._world.device
-        return torch.stack([_scalar(part, torch.float64, device) for part in parts])
+            return [float(part) for part in parts]
+        return torch.stack([_scalar(part, torch.float64, self._world.device) for part in parts])
 
     def _seed(self, root: Tensor, factor: Number) -> Tensor:
         assert self._unit is not None
         seed = _scalar(factor / self._unit, root.dtype, root.device)
         return seed if self.scaler is None else self.scaler.scale(seed)
 
-    def _penalty_factor(self) -> Number:
+    def _penalty_factor(self, exchange: Exchange) -> Number:
         # every rank with examples adds an equal part of W · penalty / U, so that U / W makes it count once
         share = self._world.share
         num_active = self._world.size if share is None else min(share.total, self._world.size)
-        _, weight = self._known_sums()
-        return weight / num_active
-
-    def _known_sums(self) -> tuple[Number, Number]:
-        """Sum of losses and of weights over all ranks: plain numbers where nobody has to wait for them."""
-        assert self._values is not None
-        if is_on_host(self._values):
-            loss_sum, weight, _ = self._values.tolist()
-            return loss_sum, weight
-        return self._values[0], self._values[1]
+        return exchange.carried()[1] / num_active
 
 
 class Step:
