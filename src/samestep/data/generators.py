@@ -8,6 +8,7 @@ import random
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def _numpy_state() -> bytes:
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public since NumPy 1.24
     if not isinstance(generator, np.random.MT19937):
         return b""
-    return ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE_BYTES)
+    return _window(generator.ctypes.state_address, _NUMPY_STATE_BYTES).raw
 
 
 def _python_state() -> tuple[bytes, float | None]:
@@ -96,7 +97,13 @@ def _packed_words() -> bytes:
 
 
 def _words_in_place() -> bytes:
-    return ctypes.string_at(id(_PYTHON) + object.__basicsize__, _PYTHON_STATE.size)
+    return _window(id(_PYTHON) + object.__basicsize__, _PYTHON_STATE.size).raw
+
+
+@cache
+def _window(address: int, num_bytes: int) -> ctypes.Array[ctypes.c_char]:
+    """The memory at an address, to be read while its owner is in the hands of the caller."""
+    return (ctypes.c_char * num_bytes).from_address(address)
 
 
 # `random.getstate` makes 624 objects, which twice a batch is most of what a loader would add to a small step.
