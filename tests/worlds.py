@@ -32,7 +32,7 @@ class RankFailed(AssertionError):
 class Pool:
     """`size` ranks that wait for work."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, on_gpus: bool = False) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -41,7 +41,7 @@ class Pool:
         self.processes = []
         for rank in range(size):
             ours, theirs = _context.Pipe()
-            process = _context.Process(target=_serve, args=(theirs, rank, size, port))
+            process = _context.Process(target=_serve, args=(theirs, rank, size, port, on_gpus))
             process.start()
             theirs.close()
             self.pipes.append(ours)
@@ -89,7 +89,9 @@ def close_all() -> None:
         pool.close(patience_s=10.0)
 
 
-def _serve(pipe: Any, rank: int, size: int, port: int) -> None:
+def _serve(pipe: Any, rank: int, size: int, port: int, on_gpus: bool) -> None:
+    if not on_gpus:  # worlds of any size, wherever the tests run
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
