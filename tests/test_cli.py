@@ -16,6 +16,8 @@ from samestep.record import RecordWriter
 def samestep(monkeypatch, capsys, tmp_path):
     """Run the command line in this process: (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
+    for name in ("task.py", "t.py"):
+        (tmp_path / name).touch()
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
@@ -113,6 +115,8 @@ def test_a_yaml_target_that_is_no_use(samestep, launched, tmp_path, text):
     ("words", "reason"),
     [
         (["train", "t.py", "--mode", "bitwise"], "--mode bitwise was asked for"),
+        (["train", "nowhere.py:task"], "There is no file nowhere.py"),
+        (["predict", "nowhere.yaml", "--checkpoint", "."], "There is no file nowhere.yaml"),
         (["train", "t.py", "--resume"], "name its folder with --out"),
         (["train", "t.py", "--resume", "--out", "none"], "holds no run"),
         (["train", "--gpus", "2", "--", "bash", "x.sh"], "only Python can be run"),

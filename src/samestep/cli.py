@@ -22,6 +22,8 @@ from samestep.record import Record
 from samestep.report import console as show
 from samestep.report.compare import Comparison, compare
 
+_FILES = (".py", ".yaml", ".yml")
+
 app = typer.Typer(
     name="samestep",
     help="Train on any number of GPUs. Take the same step. Know whether it pays.",
@@ -187,6 +189,8 @@ def _run(
     threads: int | None = None,
     say_device: bool = True,
 ) -> Outcome:
+    if job.target:
+        _check_target(job.target)
     console = show.talk()
     present = count_gpus()
     check_ranks(ranks, present)
@@ -263,8 +267,15 @@ def _job_on_checkpoint(
     )
 
 
+def _check_target(target: str) -> None:
+    """Refuse a file that is not there before anything is started for it."""
+    file = target if Path(target).suffix in _FILES else target.rpartition(":")[0]
+    if Path(file).suffix in _FILES and not Path(file).exists():
+        raise TargetError(f"There is no file {file} (in {Path.cwd()}).")
+
+
 def _gpus_of(target: str) -> int:
-    """The `n_gpus` of a YAML target, else 1; a file that is not there is for the ranks to complain of."""
+    """The `n_gpus` of a YAML target, else 1."""
     path = Path(target)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return 1
