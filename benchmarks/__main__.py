@@ -10,10 +10,10 @@ import torch
 from rich.console import Console
 
 import samestep
-from benchmarks import ddp, order, step
+from benchmarks import bitwise, ddp, order, step
 from benchmarks.rows import table
 
-_ALL = {"step": step, "ddp": ddp, "order": order}
+_ALL = {"step": step, "ddp": ddp, "bitwise": bitwise, "order": order}
 
 
 def main() -> None:

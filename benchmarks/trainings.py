@@ -6,7 +6,9 @@ comparison have equal models, data, batches and optimizer settings.
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from samestep.train.session import Session
+from samestep.world import enter
 
 Make = Callable[[], nn.Module]
 Example = tuple[Tensor, Tensor]
@@ -75,17 +78,22 @@ def plain(make: Make, data: Dataset[Any], batch_size: int) -> Iterator[None]:
             yield
 
 
-def ddp(make: Make, data: Dataset[Any], batch_size: int, world: Session) -> Iterator[None]:
-    """Several ranks by hand, with every setting that makes DDP faster."""
+def ddp(make: Make, data: Dataset[Any], batch_size: int, world: Session, *, turns: int = 1) -> Iterator[None]:
+    """Several ranks by hand, with every setting that makes DDP faster; gradients accumulated in `turns`."""
     model, optimizer = _made(make)
-    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    # torch refuses to leave out an exchange of a static graph
+    replica = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=turns == 1)
     sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True)
     loader = DataLoader(data, batch_size=batch_size // world.size, sampler=sampler)
     epoch = 0
     while True:
         sampler.set_epoch(epoch)
         for inputs, classes in loader:
-            _step(replica, optimizer, inputs, classes)
+            torch.use_deterministic_algorithms(False)
+            if turns == 1:
+                _step(replica, optimizer, inputs, classes)
+            else:
+                _accumulated_step(replica, optimizer, inputs.chunk(turns), classes.chunk(turns))
             yield
         epoch += 1
 
@@ -95,10 +103,19 @@ def samestep(make: Make, data: Dataset[Any], batch_size: int, world: Session) ->
     model, optimizer = _made(lambda: world.replicate(make()))
     loader = world.loader(data, batch_size=batch_size)
     while True:
-        for inputs, classes in loader:
+        batches = iter(loader)
+        while True:
+            # in a comparison the other side may be another world, or none
+            enter(world)
+            torch.use_deterministic_algorithms(world.shards is not None)
+            batch = next(batches, None)
+            if batch is None:
+                break
+            inputs, classes = batch
             with world.step(optimizer) as step:
                 step.backward(cross_entropy(model(inputs), classes, reduction="sum"), len(classes))
-            yield
+            if step.is_last_turn:
+                yield
 
 
 def plain_without_loader(make: Make, data: Examples, batch_size: int) -> Iterator[None]:
@@ -122,20 +139,36 @@ def samestep_without_loader(make: Make, data: Examples, batch_size: int, world: 
 
 def batch_size_for(step_s: float) -> int:
     """The batch with which a plain step of the CNN takes about `step_s` on this machine; an even number."""
-    probe = 32
-    program = plain_without_loader(lambda: cnn(batch_norm=False), Examples(probe, (3, 32, 32), 10), probe)
-    seconds = []
-    for _ in range(12):
-        start = time.perf_counter()
-        next(program)
-        seconds.append(time.perf_counter() - start)
-    return max(8, 2 * round(probe * step_s / sorted(seconds)[len(seconds) // 2] / 2))
+    batch_size = 32
+    # again with what the last attempt found: time is not proportional to the batch, nor steady at first
+    for _ in range(4):
+        program = plain(lambda: cnn(batch_norm=False), Examples(batch_size, (3, 32, 32), 10), batch_size)
+        for _ in range(10):
+            next(program)
+        seconds = []
+        for _ in range(40):
+            start = time.perf_counter()
+            next(program)
+            seconds.append(time.perf_counter() - start)
+        batch_size = max(8, 2 * round(batch_size * step_s / median(seconds) / 2))
+    return batch_size
 
 
 def _made(make: Make) -> tuple[nn.Module, SGD]:
     torch.manual_seed(0)
     model = make()
     return model, SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+
+def _accumulated_step(
+    model: DistributedDataParallel, optimizer: SGD, inputs: tuple[Tensor, ...], classes: tuple[Tensor, ...]
+) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    total = sum(map(len, classes))
+    for turn, (some, their_classes) in enumerate(zip(inputs, classes, strict=True), start=1):
+        with model.no_sync() if turn < len(inputs) else nullcontext():
+            (cross_entropy(model(some), their_classes, reduction="sum") / total).backward()
+    optimizer.step()
 
 
 def _step(model: nn.Module, optimizer: SGD, inputs: Tensor, classes: Tensor) -> None:

@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["step", "ddp", "order"])
+@pytest.mark.parametrize("name", ["step", "ddp", "bitwise", "order"])
 def test_a_quick_run_prints_its_table_and_writes_its_figures(name: str, tmp_path: Path) -> None:
     done = run(name, "--quick", "--json", str(tmp_path / "figures.json"))
     assert done.returncode == 0, done.stderr
@@ -43,4 +43,4 @@ def test_a_quick_run_prints_its_table_and_writes_its_figures(name: str, tmp_path
 def test_an_unknown_benchmark_is_refused() -> None:
     done = run("stop")
     assert done.returncode == 2
-    assert "unknown benchmark stop; there are step, ddp, order" in done.stderr
+    assert "unknown benchmark stop; there are step, ddp, bitwise, order" in done.stderr

@@ -1,4 +1,5 @@
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import pytest
 
 from samestep import __version__, cli
 from samestep.launch.failure import Failure
+from samestep.launch.job import Job
+from samestep.launch.limits import Limits
 from samestep.launch.local import Outcome
 from samestep.record import RecordWriter
 
@@ -37,9 +40,11 @@ def launched(monkeypatch):
     jobs = []
 
     def launch(job, *, gpus, out, port, threads, on_tick):
-        jobs.append((job, gpus, out))
+        jobs.append((job, gpus.most, out))
+        launch.limits, launch.threads = gpus, threads
+        gpus = gpus.most
         out = out.resolve()
-        out.mkdir(parents=True)
+        out.mkdir(parents=True, exist_ok=launch.is_resumed)
         writer = RecordWriter(out, 0)
         writer.describe()
         for step in range(1, 6):
@@ -52,7 +57,7 @@ def launched(monkeypatch):
         on_tick([])
         return Outcome(status="finished", result=result, out=out)
 
-    launch.gap = 0.0
+    launch.gap, launch.is_resumed = 0.0, False
     monkeypatch.setattr(cli, "launch", launch)
     return launch, jobs
 
@@ -114,7 +119,14 @@ def test_a_yaml_target_that_is_no_use(samestep, launched, tmp_path, text):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["train", "t.py", "--mode", "bitwise"], "--mode bitwise was asked for"),
+        (["train", "t.py", "--shards", "4"], "--shards 4 was given for --mode fast, which has none"),
+        (["train", "t.py", "--mode", "bitwise", "-g", "9"], "--gpus 9 was asked for with --shards 8"),
+        (["train", "t.py", "--mode", "bitwise", "-g", "2:4", "--shards", "3"], "a rank would have no shard"),
+        (["train", "t.py", "--gpus", "4:2"], "MIN must not be above MAX"),
+        (["train", "t.py", "--gpus", "0:2"], "at least 1 rank is needed"),
+        (["train", "t.py", "--gpus", "2:"], "neither a number of ranks nor MIN:MAX"),
+        (["train", "t.py", "--gpus", "-2"], "Invalid value"),
+        (["train", "t.py", "--requeue-exit-code", "256"], "Invalid value"),
         (["train", "nowhere.py:task"], "There is no file nowhere.py"),
         (["predict", "nowhere.yaml", "--checkpoint", "."], "There is no file nowhere.yaml"),
         (["train", "t.py", "--resume"], "name its folder with --out"),
@@ -150,6 +162,67 @@ def test_a_port_in_use(samestep):
         port = taken.getsockname()[1]
         code, _, err = samestep("train", "t.py", "--port", port)
     assert code == 2 and f"port {port}, which cannot be used" in err
+
+
+def test_limits_are_passed_on(samestep, launched):
+    samestep("train", "t.py", "--gpus", "2:4", "--restarts", 3, "--out", "a")
+    assert launched[0].limits == Limits(least=2, most=4, restarts=3)
+    samestep("train", "t.py", "--gpus", 4, "--out", "b")
+    assert launched[0].limits == Limits(least=4, most=4, restarts=None)
+
+
+def test_bitwise_is_remembered_by_the_run(samestep, launched, tmp_path):
+    samestep("train", "t.py", "--mode", "bitwise", "--allow-drift", "--gpus", 2, "--out", "o")
+    job = launched[1][0][0]
+    assert (job.mode, job.shards, job.allow_drift) == ("bitwise", 8, True)
+    assert launched[0].threads is None
+    folder = tmp_path / "r"
+    folder.mkdir()
+    job.write(folder)
+    (folder / "record.json").write_text('{"threads": 3}')
+    launched[0].is_resumed = True
+    samestep("train", "t.py", "--resume", "--out", "r", "--gpus", 3)
+    again = launched[1][1][0]
+    assert (again.mode, again.shards, again.allow_drift) == ("bitwise", 8, True)
+    assert launched[0].threads == 3
+    samestep("train", "t.py", "--resume", "--out", "r", "--shards", 4, "--threads", 1)
+    assert (launched[1][2][0].shards, launched[0].threads) == (4, 1)
+    # the threads of a fast run are a matter of the machine that it goes on with
+    samestep("train", "t.py", "--resume", "--out", "r", "--mode", "fast")
+    assert (launched[1][3][0].shards, launched[0].threads) == (None, None)
+
+
+def test_a_finished_run_that_is_resumed_says_so_and_prints_its_digest(samestep, launched, tmp_path):
+    samestep("train", "t.py", "--out", "o")
+    Job(command="train", target="t.py").write(tmp_path / "o")
+    launched[0].is_resumed = True
+    code, out, err = samestep("train", "t.py", "--resume", "--out", "o")
+    assert (code, out) == (0, "ab12\n")
+    assert "the run was finished already, at step 5: nothing to do" in err
+    (tmp_path / "o" / "result.json").write_text('{"status": "stopped", "steps": 5}')
+    assert "finished already" not in samestep("train", "t.py", "--resume", "--out", "o")[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped_by", "code"),
+    [
+        ("finished", None, 0),
+        ("finished", signal.SIGTERM, 0),
+        ("stopped", None, 1),
+        ("stopped", signal.SIGTERM, 75),
+        ("stopped", signal.SIGUSR1, 75),
+        ("stopped", signal.SIGINT, 130),
+        ("failed", signal.SIGTERM, 2),
+    ],
+)
+def test_exit_codes_say_how_it_ended(samestep, monkeypatch, tmp_path, status, stopped_by, code):
+    monkeypatch.delenv("_CONDOR_JOB_AD", raising=False)
+    monkeypatch.delenv("_CONDOR_SCRATCH_DIR", raising=False)
+    outcome = Outcome(status=status, result={"status": status}, out=tmp_path, stopped_by=stopped_by)
+    monkeypatch.setattr(cli, "launch", lambda *a, **k: outcome)
+    assert samestep("train", "task.py")[0] == code
+    again = samestep("train", "task.py", "--requeue-exit-code", 99)[0]
+    assert again == (99 if code == 75 else code)
 
 
 def test_evaluate_and_predict_pass_on_the_checkpoint(samestep, launched, tmp_path):

@@ -25,6 +25,7 @@ def test_public_names() -> None:
         "convert_dropout", "moments", "register_norm", "sum_over_ranks", "synchronise",
     ]  # fmt: skip
     assert sorted(samestep.metrics.__all__) == [
+        "ByShard",
         "FrechetDistance",
         "Merged",
         "compute",
@@ -39,12 +40,13 @@ def test_a_session_offers() -> None:
 
     own = {name for name in vars(Session) if not name.startswith("_")}
     assert own == {
-        "checkpoints", "close", "compute", "evaluation", "loader", "replicate", "reset", "step", "stepper",
+        "checkpoints", "close", "compute", "evaluation", "loader", "replicate", "reset", "set_mode",
+        "begin_again", "step", "stepper", "stop_reason",
     }  # fmt: skip
     inherited = {name for name in vars(World) if not name.startswith("_")} - own
     assert inherited == {
         "any", "broadcast_", "broadcast_text", "gather", "gather_rows", "gather_texts", "is_first", "is_idle",
-        "notice", "sum_",
+        "drift", "mode", "notice", "post", "shares_statistics", "sum_",
     }  # fmt: skip
 
 

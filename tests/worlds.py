@@ -84,6 +84,12 @@ def run(size: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
     return _pools[size].run(function, **arguments)
 
 
+def close(size: int) -> None:
+    """End the ranks of a world that no other test will ask for."""
+    if size in _pools:
+        _pools[size].close(patience_s=10.0)
+
+
 def close_all() -> None:
     for pool in list(_pools.values()):
         pool.close(patience_s=10.0)
@@ -113,6 +119,7 @@ def _serve(pipe: Any, rank: int, size: int, port: int, on_gpus: bool) -> None:
             function = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
+            world.set_mode(None)
             world.reset()
             pipe.send((True, function(world, **arguments)))
         except BaseException as error:

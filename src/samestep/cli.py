@@ -1,10 +1,13 @@
 """The command line: parse, one call, print. Knows no torch; the ranks have it.
 
-Exit codes: 0 good, 1 the answer is "no", 2 it could not be answered, 130 stopped by the user.
+Exit codes: 0 good, 1 the answer is "no", 2 it could not be answered, 130 stopped by the user, and for a run
+that a scheduler stopped the one that it takes for "start me again": 85 for HTCondor, else 75.
 """
 
+import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -15,9 +18,11 @@ from rich.console import Console
 from samestep import __version__
 from samestep.errors import ConfigError, LaunchError, RecordError, SamestepError, TargetError
 from samestep.launch.folder import default_folder
-from samestep.launch.job import Job, script_of
+from samestep.launch.job import Job, Mode, script_of
+from samestep.launch.limits import Limits, Resumed
 from samestep.launch.local import Outcome, launch
-from samestep.launch.machine import check_ranks, count_gpus
+from samestep.launch.machine import check_ranks, count_gpus, requeue_code
+from samestep.launch.stall import AFTER_S as STALL_AFTER_S
 from samestep.record import Record
 from samestep.report import console as show
 from samestep.report.compare import Comparison, compare
@@ -37,6 +42,17 @@ Gpus = Annotated[
     int | None,
     typer.Option(
         "--gpus", "-g", min=1, help="Ranks, one a GPU; CPU ranks where there is no GPU.  [default: 1]"
+    ),
+]
+GpuLimits = Annotated[
+    Limits | None,
+    typer.Option(
+        "--gpus",
+        "-g",
+        parser=Limits.parse,
+        metavar="N | MIN:MAX",
+        help="Ranks, one a GPU; CPU ranks where there is no GPU. With MIN:MAX the run goes on without ranks "
+        "that die, while MIN are left.  [default: 1]",
     ),
 ]
 Overrides = Annotated[
@@ -73,23 +89,37 @@ def train(
             help="A task, or a script that calls samestep.init().",
         ),
     ],
-    gpus: Gpus = None,
-    mode: Annotated[Literal["fast", "bitwise"], typer.Option(help="How gradients are summed.")] = "fast",
-    shards: Annotated[int | None, typer.Option(min=1, help="Shards of a global batch, for bitwise.")] = None,
+    gpus: GpuLimits = None,
+    mode: Annotated[
+        Mode | None,
+        typer.Option(help="bitwise: the same bits on any number of ranks.  [default: fast]"),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Shards of a global batch, for bitwise.  [default: 8]")
+    ] = None,
+    allow_drift: Annotated[
+        bool, typer.Option("--allow-drift", help="Go on where bitwise cannot be kept, and record it.")
+    ] = False,
     overrides: Overrides = None,
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    restarts: Annotated[
+        int | None,
+        typer.Option(min=0, help="How often ranks may be started again.  [default: as --gpus allows]"),
+    ] = None,
+    requeue_exit_code: Annotated[
+        int | None,
+        typer.Option(min=0, max=255, help="For a run that was told to stop.  [default: 75; HTCondor: 85]"),
+    ] = None,
     threads: Threads = None,
     port: Port = None,
     timeout: Timeout = None,
+    stall_after: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which a rank that others wait for is named.")
+    ] = STALL_AFTER_S,
     as_json: AsJson = False,
 ) -> None:
     """Train a task, or run a script, on N ranks; prints and records the digest of the trained state."""
-    if mode == "bitwise" or shards is not None:
-        raise ConfigError(
-            "--mode bitwise was asked for, which this version of Samestep does not have yet: "
-            "use --mode fast, without --shards."
-        )
     if resume and out is None:
         raise LaunchError("--resume was given without the run to go on with: name its folder with --out.")
     script = script_of(target) if len(target) > 1 else ()
@@ -98,18 +128,38 @@ def train(
         raise ConfigError(
             f"--set {overrides[0]} was given for a script; a script has its own arguments: put it there."
         )
+    earlier = Resumed.of(out if resume else None)
+    mode = mode or earlier.mode
     job = Job(
         command="script" if script else "train",
         target="" if script else name,
         script=script,
-        overrides=_with_earlier(out if resume else None, overrides or []),
+        overrides=earlier.with_overrides(overrides or []),
         mode=mode,
+        shards=earlier.shards_for(mode, shards),
+        allow_drift=allow_drift or earlier.allow_drift,
         resume=resume,
         timeout_s=timeout,
     )
-    ranks = gpus or _gpus_of(name)
-    outcome = _run(job, ranks, out or default_folder(name, datetime.now()), port=port, threads=threads)
-    _finish(outcome, as_json=as_json, title="script" if script else "training", plain=("digest",))
+    limits = replace(gpus or Limits(most=_gpus_of(name)), restarts=restarts)
+    limits.check_shards(job.shards)
+    outcome = _run(
+        job,
+        limits,
+        out or default_folder(name, datetime.now()),
+        port=port,
+        threads=threads or (earlier.threads if mode == "bitwise" else None),
+        stall_after_s=stall_after,
+    )
+    if earlier.is_finished and outcome.result.get("steps") == earlier.num_steps:
+        show.talk().print(f"the run was finished already, at step {earlier.num_steps}: nothing to do")
+    _finish(
+        outcome,
+        as_json=as_json,
+        title="script" if script else "training",
+        plain=("digest",),
+        requeue=requeue_code() if requeue_exit_code is None else requeue_exit_code,
+    )
 
 
 @app.command()
@@ -128,7 +178,7 @@ def evaluate(
     """Measure a checkpoint on a data set, each example exactly once."""
     job = _job_on_checkpoint("evaluate", target, checkpoint, data, overrides, timeout)
     folder = out or default_folder(f":evaluate-{Path(target).stem}", datetime.now())
-    outcome = _run(job, gpus or _gpus_of(target), folder, port=port, threads=threads)
+    outcome = _run(job, Limits(most=gpus or _gpus_of(target)), folder, port=port, threads=threads)
     _finish(outcome, as_json=as_json, title="evaluation")
 
 
@@ -148,7 +198,7 @@ def predict(
     """Write the outputs of a checkpoint for a data set, each example exactly once, in order."""
     job = _job_on_checkpoint("predict", target, checkpoint, data, overrides, timeout)
     folder = out or default_folder(f":predict-{Path(target).stem}", datetime.now())
-    outcome = _run(job, gpus or _gpus_of(target), folder, port=port, threads=threads)
+    outcome = _run(job, Limits(most=gpus or _gpus_of(target)), folder, port=port, threads=threads)
     _finish(outcome, as_json=as_json, title="prediction")
 
 
@@ -165,7 +215,8 @@ def demo(
     records = []
     for size in sizes:
         folder = base / f"{size}-rank{'s' * (size > 1)}"
-        outcome = _run(Job(command="train", target=target), size, folder, say_device=size == sizes[0])
+        job = Job(command="train", target=target)
+        outcome = _run(job, Limits(most=size), folder, say_device=size == sizes[0])
         if outcome.status != "finished":
             _finish(outcome, as_json=as_json, title="training")
         records.append(Record.read(folder))
@@ -182,27 +233,39 @@ def demo(
 
 def _run(
     job: Job,
-    ranks: int,
+    limits: Limits,
     out: Path,
     *,
     port: int | None = None,
     threads: int | None = None,
+    stall_after_s: float = STALL_AFTER_S,
     say_device: bool = True,
 ) -> Outcome:
     if job.target:
         _check_target(job.target)
     console = show.talk()
     present = count_gpus()
+    ranks = limits.most
     check_ranks(ranks, present)
     if present == 0 and say_device:
         console.print(f"no GPU found: {ranks} CPU rank{'s' * (ranks > 1)} (gloo)")
     with show.Watch(console, out, title=f"{ranks} rank{'s' * (ranks > 1)}") as watch:
-        outcome = launch(job, gpus=ranks, out=out, port=port, threads=threads, on_tick=watch)
+        outcome = launch(
+            job,
+            gpus=limits,
+            out=out,
+            port=port,
+            threads=threads,
+            stall_after_s=stall_after_s,
+            on_tick=watch,
+        )
     watch.tell_findings()
     return outcome
 
 
-def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ...] = ()) -> NoReturn:
+def _finish(
+    outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ...] = (), requeue: int = 75
+) -> NoReturn:
     """Say how a run ended, print its answer and end with the exit code that says the same."""
     console = show.talk()
     try:
@@ -214,6 +277,8 @@ def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ..
     else:
         known = {"command", *plain}
         values = {n: v for n, v in outcome.result.items() if not isinstance(v, list) and n not in known}
+        if not values.get("restarts"):
+            values.pop("restarts", None)
         show.show_summary(console, f"{title} {outcome.status}", _flat(values) | {"out": str(outcome.out)})
     if as_json:
         contract = {"digest": None, "world_size": None, "mode": None, "steps": None, "examples": None}
@@ -222,9 +287,18 @@ def _finish(outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ..
         for name in plain:
             if outcome.result.get(name):
                 typer.echo(outcome.result[name])
+    raise typer.Exit(_exit_code(outcome, requeue))
+
+
+def _exit_code(outcome: Outcome, requeue: int) -> int:
+    if outcome.status == "failed":
+        return 2
+    if outcome.stopped_by == signal.SIGINT:
+        return 130
+    if outcome.status == "finished":
+        return 0
     # a run that stopped by itself, on a loss that is not finite, is an answer: no
-    code = 130 if outcome.was_interrupted else {"finished": 0, "stopped": 1}.get(outcome.status, 2)
-    raise typer.Exit(code)
+    return 1 if outcome.stopped_by is None else requeue
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
@@ -235,13 +309,6 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
         elif name != "status":
             flat[name] = value
     return flat
-
-
-def _with_earlier(run: Path | None, overrides: list[str]) -> tuple[str, ...]:
-    """The overrides of the run that is resumed, and the new ones in their place or after them."""
-    earlier = Job.read(run).overrides if run is not None and (run / "job.json").exists() else ()
-    by_key = {text.partition("=")[0]: text for text in (*earlier, *overrides)}
-    return tuple(by_key.values())
 
 
 def _job_on_checkpoint(

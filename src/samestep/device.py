@@ -4,6 +4,10 @@ With `world.py` this is the only module that may ask what kind of device it runs
 works on a `torch.device` that it was handed.
 """
 
+import platform
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,14 +53,44 @@ def name_of(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def kind_of(device: torch.device) -> dict[str, str | None]:
+    """What decides about the bits of a kernel's result: the kind of device and the libraries made for it."""
+    if device.type == "cuda":
+        return {
+            "device": torch.cuda.get_device_name(device),
+            "cuda": torch.version.cuda,
+            "cudnn": str(torch.backends.cudnn.version()),
+        }
+    return {"device": f"cpu {_processor()}", "instructions": torch.backends.cpu.get_cpu_capability()}
+
+
+def _processor() -> str:
+    """The name of the processor, where the system tells."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
 def is_on_host(tensor: torch.Tensor) -> bool:
     """Whether the value of `tensor` can be read without waiting for a device."""
-    return tensor.device.type == "cpu"
+    return tensor.is_cpu
 
 
 def wants_pinned_memory(device: torch.device) -> bool:
     """Whether batches get to `device` faster from memory that cannot be moved."""
     return device.type != "cpu"
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def beside(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, what is given to `device` does not make that wait which is given to it outside."""
+    return torch.cuda.stream(_side_stream(device)) if device.type == "cuda" else nullcontext()
 
 
 class Readback:

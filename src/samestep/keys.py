@@ -5,11 +5,29 @@ key contains the world size. What is drawn with a key is the business of whoever
 """
 
 import struct
+from functools import cache
 from hashlib import blake2b
+
+_64_BITS = (1 << 64) - 1
 
 
 def derive(seed: int, purpose: str, *numbers: int) -> int:
-    """A 63-bit key for (seed, purpose, numbers): equal for equal arguments, unrelated for others."""
-    text = struct.pack(f"<{len(numbers) + 1}q", seed & 0x7FFF_FFFF_FFFF_FFFF, *numbers)
-    digest = blake2b(text, digest_size=8, person=purpose.encode()[:16]).digest()
-    return int.from_bytes(digest, "little") >> 1
+    """A 63-bit key for (seed, purpose, numbers): equal for equal arguments, unrelated for others.
+
+    Number by number, a key becomes that output of the generator SplitMix64 started at it (Steele, Lea and
+    Flood, "Fast splittable pseudorandom number generators", 2014): distinct for distinct numbers, found
+    without walking, and cheaper than a digest, since some keys are needed in every step.
+    """
+    key = _root(seed, purpose)
+    for number in numbers:
+        key = (key + (number + 1) * 0x9E3779B97F4A7C15) & _64_BITS
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _64_BITS
+        key ^= key >> 31
+    return key >> 1
+
+
+@cache
+def _root(seed: int, purpose: str) -> int:
+    text = struct.pack("<q", seed & 0x7FFF_FFFF_FFFF_FFFF)
+    return int.from_bytes(blake2b(text, digest_size=8, person=purpose.encode()[:16]).digest(), "little")

@@ -1,7 +1,8 @@
 """One rank of a run: `python -m samestep.rank RUN_FOLDER`, started by torch's agent.
 
 Reads job.json, does it, and leaves behind what the launcher looks for: pid, stdout.log and stderr.log, done
-or error.json, and on the first rank result.json. Exit code 0, 2 for what Samestep refused, else 1.
+or error.json, the signal that it heard, and on the first rank result.json. Exit code 0, 2 for what Samestep
+refused, else 1. A rank of a later round, after others were lost, goes on from the last checkpoint.
 """
 
 import contextlib
@@ -12,13 +13,19 @@ import runpy
 import signal
 import sys
 import sysconfig
+import threading
 import time
 import traceback
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+from samestep import phase
 from samestep.errors import SamestepError
+from samestep.launch import stack
+from samestep.launch.failure import RankError
 from samestep.launch.job import Job
 from samestep.launch.tether import TETHERED_TO, die_with
 from samestep.record import RecordWriter, rank_folder, write_json
@@ -38,30 +45,45 @@ def main() -> int:
     """Do the job of the folder named on the command line; the exit code."""
     # it has kept files of the working folder from shadowing modules; the user's own processes may differ
     os.environ.pop("PYTHONSAFEPATH", None)
-    if TETHERED_TO in os.environ:
-        die_with(int(os.environ[TETHERED_TO]))
     folder = Path(sys.argv[1])
     rank = int(os.environ.get("RANK", "0"))
     own = rank_folder(folder, rank)
     own.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, partial(_ask_to_stop, own))
+    if TETHERED_TO in os.environ:
+        die_with(int(os.environ[TETHERED_TO]))
+    _know_the_machine()
     _speak_to(own)
     (own / "pid").write_text(str(os.getpid()))
-    signal.signal(signal.SIGTERM, _ask_to_stop)
-    signal.signal(signal.SIGINT, _ask_to_stop)
+    phase.open(own / "phase")
+    stack.offer(own / "stack.txt")
     try:
         _do(Job.read(folder), folder, rank)
     except BaseException as error:
-        _write_error(own, error)
+        code = 2 if isinstance(error, SamestepError) else 1
+        if _write_error(own, rank, error).is_lost_peer:
+            _leave_at_once(code)
         _leave()
-        return 2 if isinstance(error, SamestepError) else 1
+        return code
     sys.stdout.flush()
     (own / "done").touch()
     _leave()
     return 0
 
 
+def _know_the_machine() -> None:
+    """Say in the environment that all ranks are on this machine; their agents call themselves a node each."""
+    os.environ["LOCAL_RANK"] = os.environ.get("RANK", "0")
+    os.environ["LOCAL_WORLD_SIZE"] = os.environ.get("WORLD_SIZE", "1")
+    os.environ |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+
+
 def _do(job: Job, folder: Path, rank: int) -> None:
     record = RecordWriter(folder, rank)
+    restarts = int(os.environ.get("SAMESTEP_RESTARTS", "0"))
+    if restarts:
+        job = replace(job, resume=True)
     began = time.monotonic()
     size = int(os.environ.get("WORLD_SIZE", "1"))
     record.describe(
@@ -71,10 +93,12 @@ def _do(job: Job, folder: Path, rank: int) -> None:
         script=list(job.script),
         mode=job.mode,
         shards=job.shards,
+        allow_drift=job.allow_drift,
         world_size=size,
         threads=int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
     )
-    record.event("resumed" if job.resume else "started", world_size=size, mode=job.mode)
+    event = "restarted" if restarts else "resumed" if job.resume else "started"
+    record.event(event, world_size=size, mode=job.mode)
     try:
         result = _run_script(job) if job.command == "script" else _run_task(job, folder, record)
         from samestep.train import stop
@@ -87,6 +111,7 @@ def _do(job: Job, folder: Path, rank: int) -> None:
             "seconds": time.monotonic() - began,
         }
         ending |= result
+        ending["restarts"] = restarts
         record.event(str(ending["status"]), reason=stop.requested())
         record.finish(ending)
     finally:
@@ -100,7 +125,7 @@ def _run_task(job: Job, folder: Path, record: RecordWriter) -> dict[str, Any]:
 
     task = load(job.target, list(job.overrides))
     timeout = {} if job.timeout_s is None else {"timeout_s": job.timeout_s}
-    world = init(seed=task.seed, **timeout)
+    world = init(seed=task.seed, mode=job.mode, shards=job.shards, allow_drift=job.allow_drift, **timeout)
     record.describe(devices=world.gather_texts(name_of(world.device)), seed=task.seed)
     if job.command == "train":
         from samestep.train.loop import train
@@ -144,6 +169,16 @@ def _leave() -> None:
             world.close()
 
 
+def _leave_at_once(code: int) -> NoReturn:
+    """End this process with its last checkpoint written, but without a word to ranks that are gone."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _speak_to(own: Path) -> None:
     """Send this process's output, that of native code and of children included, to the rank's own files."""
     for name, stream, number in (("stdout", sys.stdout, 1), ("stderr", sys.stderr, 2)):
@@ -154,13 +189,15 @@ def _speak_to(own: Path) -> None:
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def _ask_to_stop(number: int, frame: FrameType | None) -> None:
+def _ask_to_stop(own: Path, number: int, frame: FrameType | None) -> None:
     from samestep.train import stop
 
+    with contextlib.suppress(OSError):
+        (own / "signal").write_text(str(int(number)))
     stop.request("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
 
-def _write_error(own: Path, error: BaseException) -> None:
+def _write_error(own: Path, rank: int, error: BaseException) -> RankError:
     text = "".join(traceback.format_exception(error))
     (own / "traceback.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
     message = str(error.code if isinstance(error, SystemExit) else error)
@@ -171,18 +208,18 @@ def _write_error(own: Path, error: BaseException) -> None:
         where = next((f for f in reversed(frames) if not f.startswith(_NOT_THE_USERS)), where)
         message = message.strip().splitlines()[-1].partition(": ")[2] or message
     is_exit = isinstance(error, SystemExit)
-    write_json(
-        own / "error.json",
-        {
-            "kind": type(error).__name__,
-            "message": message,
-            "is_refusal": isinstance(error, SamestepError),
-            "is_user_error": bool(where) and not is_exit and not isinstance(error, SamestepError),
-            "where": where,
-            "traceback": text,
-            "time": time.time(),
-        },
+    told = RankError(
+        rank=rank,
+        kind=type(error).__name__,
+        message=message,
+        is_refusal=isinstance(error, SamestepError),
+        is_user_error=bool(where) and not is_exit and not isinstance(error, SamestepError),
+        where=where,
+        traceback=text,
+        time=time.monotonic(),
     )
+    write_json(own / "error.json", asdict(told))
+    return told
 
 
 def _users_line(error: BaseException) -> str:

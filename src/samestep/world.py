@@ -8,18 +8,21 @@ callers never ask for the size to find that out.
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from samestep import phase
 from samestep.device import backend_of, device_of
-from samestep.errors import LaunchError
+from samestep.errors import LaunchError, SamestepError
 from samestep.findings import Finding
+
+DEFAULT_SHARDS = 8
 
 
 class Pending(Protocol):
@@ -38,13 +41,41 @@ class _Done:
 _DONE = _Done()
 
 
+class _Watched:
+    """A collective whose `wait` is told as such to whoever watches this rank."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Pending) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        with phase.waiting():
+            self._work.wait()
+
+
+class _All:
+    """Several collectives under way, as one."""
+
+    def __init__(self, parts: Sequence[Pending]) -> None:
+        self._parts = parts
+
+    def wait(self) -> None:
+        for part in self._parts:
+            part.wait()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
     """The examples of one global batch that this rank works on in one turn, to `train` or to evaluate.
 
-    A step has `turns` turns (more than one when gradients are accumulated). In a turn, all ranks together
-    work on `total` examples; this rank on those from `first` to `first + count`. `position` is where the
-    turn starts in the epoch's order. No field but `first` and `count` depends on the world.
+    A step on `batch` examples has `turns` turns on this rank. In fast mode all ranks together work on
+    `total` examples in a turn, this rank on those from `first` to `first + count`; there are several turns
+    when gradients are accumulated. In bitwise mode a turn is one shard, or one `part` of it, which is run by
+    itself: it starts at 0 and is all there is. `position` is where the turn starts in the epoch's order.
+
+    In fast mode no field but `first`, `count` and `shard` depends on the world; in bitwise mode only which
+    shards a rank has, and so `turn` and `turns`.
     """
 
     first: int
@@ -55,13 +86,19 @@ class Share:
     epoch: int
     position: int
     train: bool = True
+    batch: int = 0
+    shard: int = 0
+    part: int = 0
+    ends_shard: bool = True
 
 
 class World:
     """All replicas of one run, seen from one of them.
 
     `share` is what the loader last handed to this rank, or None outside of a loader; layers that work
-    across ranks read it. Collectives are called by all ranks in the same order, or they wait for ever.
+    across ranks read it. `shards` is into how many pieces a global batch is cut in bitwise mode, and None in
+    fast mode; `allow_drift` is whether the user puts up with other bits there. Collectives are called by all
+    ranks in the same order, or they wait for ever.
     """
 
     def __init__(self, place: "Place", device: torch.device) -> None:
@@ -69,6 +106,8 @@ class World:
         self.size = place.size
         self.local_rank = place.local_rank
         self.launcher = place.launcher
+        self.shards = place.shards
+        self.allow_drift = place.allow_drift
         self.device = device
         self.share: Share | None = None
         self.on_share: Callable[[Share], None] | None = None
@@ -76,7 +115,8 @@ class World:
         self.on_finding: Callable[[Finding], None] | None = None
         # gradients leave in the middle of backward, at moments that differ by rank; layers that work across
         # ranks exchange there too. Each kind keeps its own order, so each has its own group.
-        self._gradients = dist.new_group() if place.size > 1 and dist.is_initialized() else None
+        with phase.waiting():
+            self._gradients = dist.new_group() if place.size > 1 and dist.is_initialized() else None
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={self.device})"
@@ -91,6 +131,16 @@ class World:
         """Whether this rank has no example in the current turn and only keeps the others company."""
         return self.share is not None and self.share.count == 0
 
+    @property
+    def mode(self) -> Literal["fast", "bitwise"]:
+        """How gradients are summed."""
+        return "fast" if self.shards is None else "bitwise"
+
+    @property
+    def shares_statistics(self) -> bool:
+        """Whether norm layers take statistics over several ranks; in bitwise mode they see their shard."""
+        return self.size > 1 and self.shards is None
+
     def sum_(self, tensor: Tensor, *, of_gradients: bool = False) -> Pending:
         """Start to replace `tensor` by its sum over all ranks.
 
@@ -101,13 +151,30 @@ class World:
         group = self._gradients if of_gradients else None
         work = dist.all_reduce(_real(tensor), group=group, async_op=True)
         assert work is not None
-        return work  # type: ignore[no-any-return]
+        return _Watched(work)
+
+    def post(
+        self, sends: Mapping[int, Sequence[Tensor]], receives: Mapping[int, Sequence[Tensor]]
+    ) -> Pending:
+        """Start to send tensors to other ranks and to fill others with what those send, by rank, in order.
+
+        All are flat and contiguous. In order with sums of gradients.
+        """
+        operations = [
+            dist.P2POp(operation, _as_bytes(tensor), rank, self._gradients)
+            for operation, by_rank in ((dist.isend, sends), (dist.irecv, receives))
+            for rank, tensors in by_rank.items()
+            for tensor in tensors
+            if tensor.numel()
+        ]
+        return _Watched(_All(dist.batch_isend_irecv(operations))) if operations else _DONE
 
     def broadcast_(self, tensor: Tensor, *, source: int = 0) -> None:
         """Replace `tensor` by that of rank `source`."""
         if self.size > 1:
             data = tensor.contiguous()
-            dist.broadcast(_as_bytes(data), src=source)
+            with phase.waiting():
+                dist.broadcast(_as_bytes(data), src=source)
             if data.data_ptr() != tensor.data_ptr():
                 tensor.copy_(data)
 
@@ -117,7 +184,8 @@ class World:
             return [tensor]
         tensor = tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(tensor))
+        with phase.waiting():
+            dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(tensor))
         return parts
 
     def gather_rows(self, tensor: Tensor) -> list[Tensor]:
@@ -169,6 +237,19 @@ class World:
         elif self.is_first:
             sys.stderr.write(f"samestep: {finding.message} {finding.fix}\n")
 
+    def drift(self, what: str, error: type[SamestepError], fix: str = "Make it the same throughout") -> None:
+        """Refuse what would change the bits of a result in bitwise mode; a finding where drift is allowed."""
+        if not self.allow_drift:
+            raise error(f"{what} That would change the bits of the result. {fix}, or say --allow-drift.")
+        self.notice(
+            Finding(
+                cause="bits-may-drift",
+                message=f"{what} The bits of the result are not those of an undisturbed run.",
+                evidence={"what": what},
+                fix=f"{fix}, and leave out --allow-drift.",
+            )
+        )
+
     def close(self) -> None:
         """Leave the world; the object is of no use afterwards."""
         global _current
@@ -195,19 +276,24 @@ def enter(world: World) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a process stands among the ranks, as its launcher said."""
+    """Where a process stands among the ranks, and in which mode they train, as its launcher said."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
     launcher: str = "none"
+    shards: int | None = None
+    allow_drift: bool = False
 
 
 def place_in(env: Mapping[str, str]) -> Place:
     """The place that torchrun's variables give; a process that nobody launched is a world of one."""
+    is_bitwise = env.get("SAMESTEP_MODE") == "bitwise"
+    shards = _whole(env, "SAMESTEP_SHARDS", DEFAULT_SHARDS) if is_bitwise else None
+    allow_drift = env.get("SAMESTEP_ALLOW_DRIFT") == "1"
     if "RANK" not in env and "WORLD_SIZE" not in env:
-        return Place()
+        return Place(shards=shards, allow_drift=allow_drift)
     rank, size = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
     if not 0 <= rank < size:
         raise LaunchError(
@@ -219,6 +305,8 @@ def place_in(env: Mapping[str, str]) -> Place:
         local_rank=_whole(env, "LOCAL_RANK", rank),
         local_size=_whole(env, "LOCAL_WORLD_SIZE", size),
         launcher="torchrun" if "TORCHELASTIC_RUN_ID" in env else "environment",
+        shards=shards,
+        allow_drift=allow_drift,
     )
 
 
@@ -233,7 +321,8 @@ def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
                     f"WORLD_SIZE is {place.size} but {name} is not set; start the ranks with torchrun."
                 )
         try:
-            dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_s))
+            with phase.waiting():
+                dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_s))
         except RuntimeError as error:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             reason = str(error).partition("\n")[0]

@@ -1,3 +1,5 @@
+import pytest
+
 from samestep.launch.failure import RankError, cause_of
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3"
@@ -73,3 +75,22 @@ def test_messages_become_one_line_of_bounded_length():
 
 def test_fields_of_other_versions_do_no_harm():
     assert RankError.of(1, {"kind": "E", "unknown": 1}).rank == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "is_lost"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", True),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", True),
+        ("CUDA error: device-side assert triggered", False),  # an index out of range, and will be again
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", False),
+    ],
+)
+def test_a_lost_device_is_told_from_a_program_that_misuses_one(message, is_lost):
+    assert error(0, 1.0, "AcceleratorError", message).is_lost_device is is_lost
+
+
+def test_only_deaths_are_deaths():
+    assert judge([], {1: -9}).is_death
+    assert judge([error(0, 1.0, "RuntimeError", GLOO)]).is_death
+    assert not judge([error(0, 1.0)], {0: 1}).is_death

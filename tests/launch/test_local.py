@@ -201,3 +201,15 @@ def test_ranks_get_what_one_machine_needs(name):
     assert environment_of({}, threads=2)[name] == {"G": "lo", "O": "2", "T": "1"}[name[0]]
     assert environment_of({"GLOO_SOCKET_IFNAME": "eth0"}, threads=2)["GLOO_SOCKET_IFNAME"] == "eth0"
     assert "PATH" in environment_of(os.environ, threads=1)
+
+
+def test_scripts_learn_the_mode_from_their_environment():
+    from samestep.launch.agent import environment_of
+
+    outer = {"SAMESTEP_SHARDS": "99", "SAMESTEP_ALLOW_DRIFT": "1"}
+    names = ("SAMESTEP_MODE", "SAMESTEP_SHARDS", "SAMESTEP_ALLOW_DRIFT", "CUBLAS_WORKSPACE_CONFIG")
+    job = Job(command="script", mode="bitwise", shards=4, allow_drift=True)
+    env = environment_of({}, threads=1, job=job)
+    assert [env.get(name) for name in names] == ["bitwise", "4", "1", ":4096:8"]
+    env = environment_of(outer, threads=1, job=Job(command="script"))
+    assert [env.get(name) for name in names] == ["fast", None, None, None]

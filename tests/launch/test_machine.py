@@ -51,3 +51,12 @@ def test_a_port_in_use_is_refused_by_name():
     assert machine.free_port() > 0
     with pytest.raises(LaunchError, match="70000"):
         machine.free_port(70_000)
+
+
+def test_schedulers_are_known_by_what_they_set():
+    assert machine.requeue_code({}) == 75
+    assert (
+        machine.requeue_code({"_CONDOR_JOB_AD": "x"})
+        == machine.requeue_code({"_CONDOR_SCRATCH_DIR": "x"})
+        == 85
+    )

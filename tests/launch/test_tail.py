@@ -70,3 +70,14 @@ def test_a_bar_is_shown_now_and_then_from_one_rank(tmp_path, monkeypatch):
     assert listener.hear() == []
     monkeypatch.setattr(tail_module, "BAR_EVERY_S", 0.0)
     assert [str(s) for s in listener.hear()] == ["[rank 0] 10%"]
+
+
+def test_fewer_ranks_are_heard_as_one_after_the_others_have_had_their_last_words(tmp_path):
+    listener = Listener(tmp_path, 3)
+    for rank in range(3):
+        rank_folder(tmp_path, rank).mkdir(parents=True)
+        (rank_folder(tmp_path, rank) / "stdout.log").write_text("last words" if rank == 2 else "")
+    assert [str(said) for said in listener.begin_again(2)] == ["[rank 2] last words"]
+    for rank in range(2):
+        (rank_folder(tmp_path, rank) / "stdout.log").write_text("again\n")
+    assert [str(said) for said in listener.hear()] == ["again"]

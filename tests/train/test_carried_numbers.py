@@ -22,7 +22,7 @@ def carried(world, dtype: str = "float32", given: Any = None, **how: bool) -> tu
     """The numbers after an exchange, and the gradient that they travelled with.
 
     Twice: what is left of one step must not get into the next. With `on_device` they are a tensor, as where
-    reading them would mean to wait; `ahead`, they are there before the gradients.
+    reading them would mean to wait; `in_turns`, they come in two halves.
     """
     model = nn.Linear(3, 2, dtype=getattr(torch, dtype))
     exchange = Exchange(list(model.parameters()), world, seats=3)
@@ -31,25 +31,24 @@ def carried(world, dtype: str = "float32", given: Any = None, **how: bool) -> tu
         numbers: Any = of_rank(world.rank) if given is None else given
         if how.get("on_device"):
             numbers = torch.tensor(numbers, dtype=torch.float64)
-        exchange.carry(numbers, ahead=how.get("ahead", False))
-        early = exchange.carried() if how.get("ahead") else None
-        exchange.begin()
+        if how.get("in_turns"):
+            exchange.add([number / 2 for number in numbers], is_last=False)
+            numbers = numbers / 2 if how.get("on_device") else [number / 2 for number in numbers]
+        exchange.add(numbers, is_last=True)
         model(torch.ones(1, 3, dtype=model.weight.dtype)).sum().backward()
-        exchange.finish()
-        sums = exchange.carried()
-        assert early is None or list(early) == list(sums)
+        sums = exchange.finish()
     exchange.close()
     assert model.bias.grad is not None
     return [float(number) for number in sums], model.bias.grad.tolist()
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("in_turns", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_numbers_are_summed_over_ranks(size: int, dtype: str, on_device: bool, ahead: bool) -> None:
+def test_numbers_are_summed_over_ranks(size: int, dtype: str, on_device: bool, in_turns: bool) -> None:
     expected = [sum(numbers) for numbers in zip(*map(of_rank, range(size)), strict=True)]
-    for sums, gradient in worlds.run(size, carried, dtype=dtype, on_device=on_device, ahead=ahead):
+    for sums, gradient in worlds.run(size, carried, dtype=dtype, on_device=on_device, in_turns=in_turns):
         assert sums[0] == expected[0], "a whole number is exact"
         assert sums[2] == expected[2]
         # each rank's fraction is rounded once to float32, and so is each of the size - 1 additions
@@ -76,13 +75,12 @@ def frozen_halfway(world) -> list[list[float]]:
     """Some parameters get no gradient, so that the rest of their bucket is cleared: the numbers are not."""
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     exchange = Exchange(list(model.parameters()), world, seats=3)
-    exchange.carry([1.0, 2.0, 3.0])
-    exchange.begin()
+    exchange.add([1.0, 2.0, 3.0], is_last=True)
     model[1](torch.ones(1, 2)).sum().backward()
-    exchange.finish()
+    sums = exchange.finish()
     exchange.close()
     assert model[0].weight.grad is None and model[1].bias.grad is not None
-    return [list(exchange.carried()), model[1].bias.grad.tolist()]
+    return [list(sums), model[1].bias.grad.tolist()]
 
 
 def test_numbers_pass_by_parameters_without_gradients() -> None:

@@ -4,6 +4,7 @@ A user's sampler is iterated by the first rank alone and what it yields is sent 
 that is unseeded, infinite, weighted or stateful is still shared out exactly. Knows nothing of examples.
 """
 
+import copy
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -90,6 +91,24 @@ class Drawn:
         self._generator_seed = 0 if self._generator is None else self._generator.initial_seed()
         # loaders draw ahead of training: one entry for every batch that may not have been trained on yet
         self._states: deque[tuple[int, dict[str, Any]]] = deque()
+
+    def unsteady(self) -> str | None:
+        """Why a checkpoint could not bring this sampler back to where it was, if so; asked of a copy.
+
+        A sampler that is a function of the random streams draws the same first batch twice.
+        """
+        if self._remembers:
+            return None
+        try:
+            trial = copy.deepcopy(self._sampler)
+        except Exception:  # whatever keeps it from being copied, there is nothing to be seen then
+            return None
+        drawn = []
+        for _ in range(2):
+            other = Drawn(trial, batch_size=self._batch_size, world=self._world, seed=self._seed)
+            drawn.append(next(other._draw(0, {}), None))
+        name = type(_innermost(self._sampler)).__name__
+        return None if drawn[0] == drawn[1] else f"The sampler {name} drew other examples the second time"
 
     def num_steps(self) -> int | None:
         try:

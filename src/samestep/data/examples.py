@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from samestep.data.fingerprint import fingerprint
 from samestep.data.generators import Snapshot, Stream, seed_all, seeded
-from samestep.data.shard import shares, turns_of
+from samestep.data.shard import Cut
 from samestep.keys import derive
 from samestep.world import Share
 
@@ -34,13 +34,15 @@ class StepInput(NamedTuple):
     """What a rank works on in one step, turn by turn; a batch is None where the share is empty.
 
     `collate_draws` says that the collate function was seen to draw random numbers. `seen` tells what a
-    stream of examples began with, so that ranks can compare; it is empty otherwise.
+    stream of examples began with, so that ranks can compare; it is empty otherwise. `unsteady` is the index
+    of an example that was not the same when it was asked for again.
     """
 
     shares: list[Share]
     batches: list[Batch | None]
     collate_draws: bool = False
     seen: str = ""
+    unsteady: Any = None
 
 
 class Collator:
@@ -70,10 +72,12 @@ class MapExamples(Dataset[StepInput]):
     Before each example the process-wide generators are set from its key. A data set that was seen to draw
     nothing is fetched without that, for speed, under a tripwire: should it ever draw, the request is
     fetched again with keys, and so is every later one. Torch's own TensorDataset cannot draw, and the rows of
-    a batch are taken out of it at once.
+    a batch are taken out of it at once. With `twice`, the first example is asked for again, with the same
+    key, to see whether it has randomness of its own.
     """
 
-    def __init__(self, dataset: Any, *, collate: Collate | None, seed: int) -> None:
+    def __init__(self, dataset: Any, *, collate: Collate | None, seed: int, twice: bool = False) -> None:
+        self._twice = twice
         self._dataset = dataset
         self._collate = Collator(collate, seed)
         self._seed = seed
@@ -86,7 +90,20 @@ class MapExamples(Dataset[StepInput]):
             self._batch(share, indices) if indices else None
             for share, indices in zip(request.shares, request.indices, strict=True)
         ]
-        return StepInput(request.shares, batches, self._collate.draws)
+        unsteady = None
+        if self._twice and request.indices[0] and not self._is_table:
+            self._twice = False
+            unsteady = self._unsteady(request.shares[0], request.indices[0][0])
+        return StepInput(request.shares, batches, self._collate.draws, unsteady=unsteady)
+
+    def _unsteady(self, share: Share, index: Any) -> Any:
+        """The index, if its example is another one the second time; None if it is the same."""
+        key = derive(self._seed, "example", share.epoch, share.position + share.first)
+        prints = []
+        for _ in range(2):
+            with seeded(key):
+                prints.append(fingerprint([self._dataset[index]]))
+        return None if prints[0] == prints[1] else index
 
     def _batch(self, share: Share, indices: list[Any]) -> Batch:
         if self._is_table and type(indices[0]) is int:
@@ -136,17 +153,13 @@ class StreamExamples(IterableDataset[StepInput]):
     """
 
     def __init__(
-        self, dataset: Any, *, collate: Collate | None, seed: int, batch_size: int, turns: int,
-        rank: int, world_size: int, train: bool,
-    ) -> None:  # fmt: skip
-        self._train = train
+        self, dataset: Any, *, collate: Collate | None, seed: int, batch_size: int, cut: Cut
+    ) -> None:
         self._dataset = dataset
         self._collate = Collator(collate, seed)
         self._seed = seed
         self._batch_size = batch_size
-        self._turns = turns
-        self._rank = rank
-        self._world_size = world_size
+        self._cut = cut
         self.epoch = 0
 
     def __iter__(self) -> Iterator[StepInput]:
@@ -166,11 +179,7 @@ class StreamExamples(IterableDataset[StepInput]):
             position += len(examples)
 
     def _step_input(self, examples: list[Any], position: int) -> StepInput:
-        own = shares(
-            len(examples), rank=self._rank, world_size=self._world_size,
-            turns=turns_of(len(examples), self._batch_size, self._turns),
-            epoch=self.epoch, position=position, train=self._train,
-        )  # fmt: skip
+        own = self._cut.shares(len(examples), epoch=self.epoch, position=position)
         batches = []
         for share in own:
             turn = examples[share.position - position :]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import MT19937, get_bit_generator  # type: ignore[attr-defined]  # since NumPy 1.24
 
 _MT19937_WORDS = 624
 # a position among the words, and the words
@@ -80,8 +81,8 @@ def _numpy_state() -> bytes:
     longer, and this runs twice a batch. A program that has swapped in another kind of generator keeps that
     one to itself.
     """
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public since NumPy 1.24
-    if not isinstance(generator, np.random.MT19937):
+    generator = get_bit_generator()
+    if not isinstance(generator, MT19937):
         return b""
     return _window(generator.ctypes.state_address, _NUMPY_STATE_BYTES).raw
 
@@ -97,7 +98,7 @@ def _packed_words() -> bytes:
 
 
 def _words_in_place() -> bytes:
-    return _window(id(_PYTHON) + object.__basicsize__, _PYTHON_STATE.size).raw
+    return _PYTHON_WINDOW.raw
 
 
 @cache
@@ -109,6 +110,7 @@ def _window(address: int, num_bytes: int) -> ctypes.Array[ctypes.c_char]:
 # `random.getstate` makes 624 objects, which twice a batch is most of what a loader would add to a small step.
 # CPython keeps the words behind the head of the object; where they are not found there, it has to be asked.
 _PYTHON: Any = random.seed.__self__  # type: ignore[attr-defined]
+_PYTHON_WINDOW = _window(id(_PYTHON) + object.__basicsize__, _PYTHON_STATE.size)
 _is_in_place = (
     type(_PYTHON).__basicsize__ >= object.__basicsize__ + _PYTHON_STATE.size
     and _words_in_place() == _packed_words()

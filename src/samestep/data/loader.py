@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from samestep import phase
 from samestep.data.draw import Computed, Draw, Drawn
 from samestep.data.examples import Batch, Collate, MapExamples, Request, StepInput, StreamExamples, pass_on
 from samestep.data.order import Sequential, Shuffled
-from samestep.data.shard import shares, turns_of
+from samestep.data.shard import Cut
 from samestep.data.transfer import to_device
 from samestep.device import wants_pinned_memory
 from samestep.errors import DataError
@@ -61,7 +62,11 @@ class Loader:
         channels_last: bool = False,
     ) -> None:
         if train and batch_sampler is None:
-            _refuse_small_batch(batch_size, accumulate, world.size)
+            _refuse_small_batch(batch_size, accumulate, world)
+        cut = Cut(
+            rank=world.rank, world_size=world.size, turns=accumulate, shards=world.shards, train=train,
+            batch_size=None if batch_sampler is not None else batch_size,
+        )  # fmt: skip
         self._world = world
         self._train = train
         self._steps_per_epoch = steps_per_epoch
@@ -88,24 +93,16 @@ class Loader:
                 )
             known = _stream_steps(dataset, batch_size, steps_per_epoch, train)
             self._draw: Draw | None = None
-            self._stream = StreamExamples(
-                dataset, collate=collate, seed=seed, batch_size=batch_size, turns=accumulate,
-                rank=world.rank, world_size=world.size, train=train,
-            )  # fmt: skip
+            self._stream = StreamExamples(dataset, collate=collate, seed=seed, batch_size=batch_size, cut=cut)
             self._batches: DataLoader[StepInput] = DataLoader(self._stream, batch_size=None, **options)
         else:
             self._draw = _draw_of(dataset, batch_size, sampler, batch_sampler, shuffle and train, world, seed)
             known = self._draw.num_steps()
-            requests = _Requests(
-                place=self._place,
-                draw=self._draw,
-                world=world,
-                turns=accumulate,
-                batch_size=None if batch_sampler is not None else batch_size,
-                limit=steps_per_epoch,
-                train=train,
-            )
-            examples = MapExamples(dataset, collate=collate, seed=seed)
+            requests = _Requests(place=self._place, draw=self._draw, cut=cut, limit=steps_per_epoch)
+            is_strict = train and world.shards is not None
+            examples = MapExamples(dataset, collate=collate, seed=seed, twice=is_strict)
+            if is_strict and isinstance(self._draw, Drawn) and (reason := self._draw.unsteady()):
+                self._refuse_unsteady(reason)
             self._batches = DataLoader(
                 examples,
                 batch_sampler=requests,  # type: ignore[arg-type]  # torch takes any iterable
@@ -145,27 +142,40 @@ class Loader:
         self._place.draw_state = self._draw_state if self._is_resumed else {}
         self._is_resumed = False
         try:
-            for inputs in self._step_inputs():
+            self._enter("data")
+            for inputs in self._batches if self._draw is not None else self._stream_inputs():
                 self._step += 1
                 if self._draw is not None:
                     self._draw_state = self._draw.state(self._step)
-                if inputs.collate_draws and self._world.size > 1:
+                if inputs.collate_draws and self._world.size > 1 and self._world.shards is None:
                     self._world.notice(_COLLATE_DRAWS)
+                if inputs.unsteady is not None:
+                    self._refuse_unsteady(
+                        f"The data set gave another example {inputs.unsteady!r} when it was asked again: it "
+                        "draws from a generator of its own"
+                    )
                 yield self._turns(inputs)
+                self._enter("data")
         finally:
             self._world.share = outer
+        self._enter("other")
         # an evaluation always draws alike, so that its values can be compared from epoch to epoch
         self._epoch, self._step, self._begun = self._epoch + self._train, 0, False
 
     def _turns(self, inputs: StepInput) -> Iterator[Batch]:
         for share, batch in zip(inputs.shares, inputs.batches, strict=True):
             self._world.share = share
+            self._enter("data")
             if batch is not None:
                 self._last = to_device(batch, self._world.device, channels_last=self._channels_last)
             if share.count or self._train:
                 if self._train and self._world.on_share is not None:
                     self._world.on_share(share)
+                self._enter("other")
                 yield self._last
+
+    def _enter(self, name: phase.Name) -> None:
+        phase.enter(name, detail=None if self._train else "evaluation")
 
     def state(self) -> dict[str, Any]:
         """Where the training is, free of the world: to be taken between two steps."""
@@ -176,16 +186,20 @@ class Loader:
         self._epoch, self._step, self._draw_state = state["epoch"], state["step"], state["draw"]
         self._begun, self._is_resumed = False, True
 
-    def _step_inputs(self) -> Iterator[StepInput]:
-        if self._draw is not None:
-            yield from self._batches
-            return
+    def _stream_inputs(self) -> Iterator[StepInput]:
         self._stream.epoch = self._epoch
         # a stream has no positions to jump to: what was trained on already is read again and let go
         for inputs in islice(self._batches, self._step, self._steps_per_epoch):
             if inputs.seen:
                 self._refuse_different_streams(inputs.seen)
             yield inputs
+
+    def _refuse_unsteady(self, reason: str) -> None:
+        self._world.drift(
+            f"{reason}, which no checkpoint knows.",
+            DataError,
+            fix="Draw from random, numpy.random or torch, which Samestep sets from the seed",
+        )
 
     def _refuse_different_streams(self, seen: str) -> None:
         all_seen = self._world.gather_texts(seen) if self._train else [seen]
@@ -217,11 +231,8 @@ class _Requests:
 
     place: _Place
     draw: Draw
-    world: World
-    turns: int
-    batch_size: int | None
+    cut: Cut
     limit: int | None
-    train: bool
 
     def __iter__(self) -> Iterator[Request]:
         epoch, skip, state = self.place.epoch, self.place.step, self.place.draw_state
@@ -229,23 +240,17 @@ class _Requests:
         had_examples = False
         limit = None if self.limit is None else max(0, self.limit - skip)
         for batch in islice(self.draw.batches(epoch, skip, state), limit):
-            own = shares(
-                len(batch), rank=self.world.rank, world_size=self.world.size, turns=self._turns_of(batch),
-                epoch=epoch, position=position, train=self.train,
-            )  # fmt: skip
+            own = self.cut.shares(len(batch), epoch=epoch, position=position)
             indices = []
             for share in own:
                 turn = batch[share.position - position :]
                 mine = turn[share.first : share.first + share.count]
-                if not mine and not had_examples and self.train:
+                if not mine and not had_examples and self.cut.train:
                     mine = turn[:1]
                 had_examples = had_examples or bool(mine)
                 indices.append(mine)
             yield Request(own, indices)
             position += len(batch)
-
-    def _turns_of(self, batch: list[Any]) -> int:
-        return self.turns if self.batch_size is None else turns_of(len(batch), self.batch_size, self.turns)
 
 
 def _draw_of(
@@ -294,11 +299,17 @@ def _stream_steps(dataset: Any, batch_size: int, steps_per_epoch: int | None, tr
         return None
 
 
-def _refuse_small_batch(batch_size: int, accumulate: int, world_size: int) -> None:
-    if batch_size // accumulate < world_size:
-        turns = f" in {accumulate} turns" if accumulate > 1 else ""
+def _refuse_small_batch(batch_size: int, accumulate: int, world: World) -> None:
+    turns = f" in {accumulate} turns" if accumulate > 1 else ""
+    if batch_size // accumulate < world.size:
         raise DataError(
-            f"batch_size is {batch_size}{turns} and the world has {world_size} ranks, so that a rank would "
+            f"batch_size is {batch_size}{turns} and the world has {world.size} ranks, so that a rank would "
             "never have an example. batch_size counts the examples of all ranks together: make it at least "
-            f"{world_size * accumulate}, or use fewer ranks."
+            f"{world.size * accumulate}, or use fewer ranks."
+        )
+    if world.shards is not None and batch_size // accumulate < world.shards:
+        raise DataError(
+            f"batch_size is {batch_size}{turns} and a batch is cut into {world.shards} shards, so that one "
+            f"would never have an example: make batch_size at least {world.shards * accumulate}, or use "
+            "fewer shards."
         )

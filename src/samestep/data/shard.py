@@ -1,5 +1,7 @@
 """Who gets what: the cutting of a global batch into contiguous shares. Pure arithmetic."""
 
+from dataclasses import dataclass
+
 from samestep.world import Share
 
 
@@ -17,6 +19,38 @@ def cut(total: int, parts: int, part: int) -> tuple[int, int]:
 def turns_of(num_examples: int, batch_size: int, turns: int) -> int:
     """The turns of a batch that may be shorter than `batch_size`: fewer, rather than smaller ones."""
     return max(1, -(-num_examples * turns // batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How the batches of a loader are cut; `shards` is None in fast mode, where a rank has one shard.
+
+    `batch_size` is that of whole batches, or None where batches come in any size.
+    """
+
+    rank: int
+    world_size: int
+    turns: int
+    batch_size: int | None
+    shards: int | None = None
+    train: bool = True
+
+    def shares(self, num_examples: int, *, epoch: int, position: int) -> list[Share]:
+        """The shares of this rank in a step on `num_examples` examples, which start at `position`."""
+        turns = self.turns
+        if self.batch_size is not None:
+            turns = turns_of(num_examples, self.batch_size, turns)
+        if self.shards is None:
+            return shares(
+                num_examples, rank=self.rank, world_size=self.world_size, turns=turns,
+                epoch=epoch, position=position, train=self.train,
+            )  # fmt: skip
+        # a norm layer cannot train on a single value: a short batch has fewer shards rather than tiny ones
+        least = 1 if self.batch_size is not None and self.batch_size < 2 * self.shards * self.turns else 2
+        return shard_shares(
+            num_examples, shards=self.shards, least=least, rank=self.rank, world_size=self.world_size,
+            turns=turns, epoch=epoch, position=position, train=self.train,
+        )  # fmt: skip
 
 
 def shares(
@@ -44,11 +78,63 @@ def shares(
                 first=start,
                 count=stop - start,
                 total=turn_stop - turn_start,
+                batch=num_examples,
                 turn=turn,
                 turns=turns,
+                shard=rank,
                 epoch=epoch,
                 position=position + turn_start,
                 train=train,
             )
         )
     return result
+
+
+def shard_shares(
+    num_examples: int,
+    *,
+    shards: int,
+    least: int,
+    rank: int,
+    world_size: int,
+    turns: int,
+    epoch: int,
+    position: int,
+    train: bool = True,
+) -> list[Share]:
+    """The shares of one rank when the batch is always cut into `shards`, of which each runs by itself.
+
+    Neither the shards nor their parts (`turns` of each) depend on the world: only who runs them does. With
+    fewer than `least` examples for each, some shards are empty, spread over all. A rank that has none of
+    the others gets one empty share.
+    """
+    num_filled = max(1, min(shards, num_examples // least))
+    own_start, own_stop = cut(shards, world_size, rank)
+    pieces = []
+    for filled in range(num_filled):
+        shard = filled * shards // num_filled
+        if own_start <= shard < own_stop:
+            start, stop = cut(num_examples, num_filled, filled)
+            parts = max(1, min(turns, (stop - start) // least))
+            for part in range(parts):
+                part_start, part_stop = cut(stop - start, parts, part)
+                pieces.append((shard, part, part == parts - 1, start + part_start, part_stop - part_start))
+    if not pieces:
+        pieces = [(own_start, 0, True, 0, 0)]
+    return [
+        Share(
+            first=0,
+            count=count,
+            total=count,
+            batch=num_examples,
+            turn=turn,
+            turns=len(pieces),
+            shard=shard,
+            part=part,
+            ends_shard=ends_shard,
+            epoch=epoch,
+            position=position + start,
+            train=train,
+        )
+        for turn, (shard, part, ends_shard, start, count) in enumerate(pieces)
+    ]

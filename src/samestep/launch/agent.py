@@ -1,41 +1,35 @@
-"""Agent: torch's elastic agent as a process of ours, and what can be known of the ranks below it.
+"""Agent: torch's elastic agents as processes of ours, and what can be known of the ranks below them.
 
-The agent runs in a session of its own, so a terminal's Ctrl-C does not reach it, and dies with this process.
-It puts each rank in a session as well; ranks die with the agent. Its own talk goes to agent.log.
+They run in a session of their own, so a terminal's Ctrl-C does not reach them, and die with this process.
+They put each rank in a session as well; ranks die with their agent. Their own talk goes to agent.log. What
+they do is in `elastic`, which this process never loads, since it knows torch.
 """
 
 import contextlib
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from samestep.launch.job import Job
+from samestep.launch.limits import Limits
+from samestep.launch.roll import Roll
 from samestep.record import rank_folder
 
-_FAILED_LINE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 
-
-def command_of(*, folder: Path, ranks: int, port: int) -> list[str]:
+def command_of(*, folder: Path, limits: Limits, port: int) -> list[str]:
     """The command line that starts the ranks of the job in `folder`."""
-    return [
-        *(sys.executable, "-P", "-m", "torch.distributed.run"),
-        *("--nnodes", "1", "--nproc-per-node", str(ranks)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"),
-        *("--max-restarts", "0", "--monitor-interval", "0.1"),
-        *("--log-dir", str(folder / "agent"), "--redirects", "3", "--event-log-handler", "console"),
-        *("-m", "samestep.rank", str(folder)),
-    ]
+    numbers = [port, limits.least, limits.most, *([] if limits.restarts is None else [limits.restarts])]
+    return [sys.executable, "-P", "-m", "samestep.launch.elastic.host", str(folder), *map(str, numbers)]
 
 
-def environment_of(env: Mapping[str, str], *, threads: int) -> dict[str, str]:
-    """The environment of agent and ranks: the user's, with what ranks on one machine need."""
-    defaults = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+def environment_of(env: Mapping[str, str], *, threads: int, job: Job | None = None) -> dict[str, str]:
+    """The environment of agents and ranks: the user's, with what ranks on one machine need."""
+    env = dict(env)
+    defaults = {"GLOO_SOCKET_IFNAME": "lo"}
     forced = {
         "OMP_NUM_THREADS": str(threads),
         # a file called random.py in the working folder must not become torch's `random`
@@ -43,20 +37,33 @@ def environment_of(env: Mapping[str, str], *, threads: int) -> dict[str, str]:
         # ranks of a later attempt must not read addresses of an earlier one (pytorch #135712)
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    return defaults | dict(env) | forced
+    if job is not None:
+        for name in ("SAMESTEP_SHARDS", "SAMESTEP_ALLOW_DRIFT"):
+            env.pop(name, None)  # of a run that started this one
+        forced["SAMESTEP_MODE"] = job.mode
+        if job.shards is not None:
+            forced["SAMESTEP_SHARDS"] = str(job.shards)
+        if job.allow_drift:
+            forced["SAMESTEP_ALLOW_DRIFT"] = "1"
+        if job.mode == "bitwise":
+            # without it cuBLAS may choose another order of sums from call to call
+            defaults["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return defaults | env | forced
 
 
 class Agent:
-    """A running agent and its ranks, known by the pids that they and the agent wrote down."""
+    """The running agents and their ranks, known by what they wrote down."""
 
-    def __init__(self, *, folder: Path, ranks: int, port: int, env: Mapping[str, str]) -> None:
+    def __init__(self, *, folder: Path, limits: Limits, port: int, env: Mapping[str, str]) -> None:
         self.folder = folder
-        self.ranks = ranks
+        self.limits = limits
+        self.roll = Roll(folder)
         self._log = folder / "agent.log"
+        self._told: set[tuple[int, int]] = set()
         tether = [sys.executable, "-P", "-m", "samestep.launch.tether", str(os.getpid())]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603
-                tether + command_of(folder=folder, ranks=ranks, port=port),
+                tether + command_of(folder=folder, limits=limits, port=port),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -69,69 +76,67 @@ class Agent:
         return self._process.poll() is None
 
     @property
-    def exit_code(self) -> int | None:
-        return self._process.poll()
+    def size(self) -> int:
+        """The ranks of the newest round; those asked for before there is any."""
+        started = self.roll.started
+        return started[0].size if started else self.limits.most
 
     def pids(self) -> list[int]:
-        """The ranks that were started, of which some may have ended."""
-        found = {int(event["worker_id"]) for event in self._events() if event["state"] == "START"}
-        for rank in range(self.ranks):
-            with contextlib.suppress(OSError, ValueError):
-                found.add(int((rank_folder(self.folder, rank) / "pid").read_text()))
-        return sorted(found)
+        """The ranks of the newest round that were started, of which some may have ended."""
+        return sorted(entry.pid for entry in self.roll.started)
 
-    def exit_codes(self) -> tuple[dict[int, int], int | None]:
-        """The exit codes of ranks that failed, as the agent saw them, and the rank that it missed first."""
-        codes: dict[int, int] = {}
-        first = None
-        for match in _FAILED_LINE.finditer(self._text()):
-            first = int(match[2])
-            codes[first] = int(match[1])
-        for event in self._events():
-            if event["state"] == "FAILED" and event["global_rank"] is not None:
-                code = (json.loads(event["metadata"]).get("exit_code") or [None])[0]
-                if code is not None:
-                    codes[event["global_rank"]] = code
-        return codes, first
+    def exit_codes(self) -> tuple[dict[int, int], list[int]]:
+        """The exit codes of ranks of the newest round that failed, and those that did so first, in order."""
+        newest = max((entry.round for entry in self.roll.started), default=0)
+        failed = [e for e in self.roll.ended if e.round == newest and e.code != 0]
+        causes = [entry.rank for entry in failed if entry.is_cause and entry.verdict != "done"]
+        return {entry.rank: entry.code for entry in failed}, causes
 
     def ask_ranks_to_stop(self, number: int) -> None:
-        """Tell each rank of the signal: finish the step, save, leave."""
-        number = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-        for pid in self.pids():
+        """Tell each rank of the signal, once: finish the step, save, leave; and the agents, that it is meant.
+
+        Ranks that are only being started while this is called need to be told by another call.
+        """
+        if (0, number) not in self._told:
+            self._told.add((0, number))
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+                os.killpg(self._process.pid, number)
+        for pid in self.pids():
+            if (pid, number) not in self._told:
+                self._told.add((pid, number))
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
 
     def kill(self) -> None:
-        """End ranks, their children and the agent at once; returns when they are gone."""
-        if not self.is_running:
-            return  # its ranks ended before it or with it
-        pids = self.pids()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        """End ranks, their children and the agents at once; returns when they are gone."""
+        was_running = self.is_running
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        pids = self.pids()  # none is added any more
+        for pid in pids if was_running else []:  # else they ended before it, or the kernel ends them now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and any(_is_alive(pid) for pid in pids):
             time.sleep(0.01)
 
     def last_words(self) -> str:
-        """The last line of what the agent said, for when it failed before any rank was there."""
-        lines = [line for line in self._text().splitlines() if line.strip(" =-*") and line[0] != "{"]
+        """The last line of what the agents said, for when they failed before any rank was there."""
+        try:
+            text = self._log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            text = ""
+        lines = [line for line in text.splitlines() if line.strip(" =-*")]
         return lines[-1].strip() if lines else "nothing"
 
-    def _text(self) -> str:
-        try:
-            return self._log.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-
-    def _events(self) -> Iterator[dict[str, Any]]:
-        for line in self._text().splitlines():
-            if line.startswith('{"name": "torchelastic.'):
-                with contextlib.suppress(ValueError, KeyError):
-                    yield json.loads(line)["metadata"]
+    def signals_heard(self) -> list[int]:
+        """The signals that ranks of the newest round noted, in the order of ranks."""
+        found = []
+        for rank in range(self.size):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(int((rank_folder(self.folder, rank) / "signal").read_text()))
+        return found
 
 
 def _is_alive(pid: int) -> bool:

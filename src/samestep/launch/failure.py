@@ -10,7 +10,13 @@ from typing import Any
 _LOST_PEER = re.compile(
     r"connection closed by peer|connection reset|connection refused|connectfullmesh|broken pipe"
     r"|gloo/transport|timed out waiting .*(recv|send)|ncclremoteerror|remote process exited"
-    r"|NCCL communicator was aborted",
+    r"|NCCL communicator was aborted|DistNetworkError|failed to recv, got 0 bytes",
+    re.IGNORECASE,
+)
+# What CUDA says of a device that is gone. An assertion or lack of memory on it is the program's own doing.
+_LOST_DEVICE = re.compile(
+    r"uncorrectable (ECC|NVLink) error|fallen off the bus|GPU is lost|devices? (is|are) busy or unavailable"
+    r"|no CUDA-capable device is detected",
     re.IGNORECASE,
 )
 
@@ -29,6 +35,7 @@ class RankError:
     where: str = ""
     traceback: str = ""
     time: float = 0.0
+    """On the clock of `time.monotonic`, which all ranks of a machine share and nobody sets."""
 
     @classmethod
     def of(cls, rank: int, fields: Mapping[str, Any]) -> "RankError":
@@ -38,6 +45,10 @@ class RankError:
     @property
     def is_lost_peer(self) -> bool:
         return bool(_LOST_PEER.search(self.message) or _LOST_PEER.search(self.traceback))
+
+    @property
+    def is_lost_device(self) -> bool:
+        return not self.is_refusal and bool(_LOST_DEVICE.search(self.message))
 
     @property
     def same(self) -> tuple[str, str, str]:
@@ -52,6 +63,8 @@ class Failure:
     sentence: str
     where: str = ""
     has_traceback: bool = False
+    is_death: bool = False
+    """Whether the rank ended without a word, as killed processes do, or for want of such a one."""
 
 
 def cause_of(
@@ -76,11 +89,14 @@ def cause_of(
     deaths = {r: c for r, c in silent.items() if c != -signal.SIGTERM} or ({} if errors else silent)
     if deaths:
         rank = first_failed if first_failed in deaths else min(deaths)
-        return Failure(rank=rank, sentence=_death(rank, deaths[rank]))
+        hint = " (out of memory?)" if deaths[rank] == -signal.SIGKILL else ""
+        return Failure(
+            rank=rank, sentence=f"Rank {rank} {death_of(deaths[rank])}{hint}", is_death=deaths[rank] < 0
+        )
     if errors:
         first = min(errors, key=lambda e: e.time)
         text = f"Rank {first.rank} lost the other ranks: {_one_line(first.message)}"
-        return Failure(rank=first.rank, sentence=text, has_traceback=True)
+        return Failure(rank=first.rank, sentence=text, has_traceback=True, is_death=True)
     return None
 
 
@@ -98,16 +114,17 @@ def _of_error(error: RankError, size: int, *, shared: int) -> Failure:
     return Failure(rank=error.rank, sentence=sentence, where=error.where, has_traceback=True)
 
 
-def _death(rank: int, code: int) -> str:
+def death_of(code: int) -> str:
+    """How a process ended that said nothing, by its exit code: below 0 is a signal."""
     if code >= 0:
-        return f"Rank {rank} ended with exit code {code} without a word"
+        return f"ended with exit code {code} without a word"
     if -code == signal.SIGKILL:
-        return f"Rank {rank} was killed by signal 9 (out of memory?)"
+        return "was killed by signal 9"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = "unknown"
-    return f"Rank {rank} was killed by signal {-code} ({name})"
+    return f"was killed by signal {-code} ({name})"
 
 
 def _one_line(message: str, longest: int = 500) -> str:

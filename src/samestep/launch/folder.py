@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from samestep.errors import LaunchError
-from samestep.record import read_json
+from samestep.record import rank_folder, read_json
 
 _OF_ONE_ATTEMPT = ("result.json", "progress.json", "agent.log")
 
@@ -89,6 +89,15 @@ def _clear(folder: Path) -> None:
     for name in _OF_ONE_ATTEMPT:
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "agent", ignore_errors=True)
-    for name in ("pid", "done", "error.json", "traceback.txt"):
-        for path in folder.glob(f"ranks/*/{name}"):
-            path.unlink(missing_ok=True)
+    for own in folder.glob("ranks/*"):
+        _clear_rank(own)
+
+
+def clear_rank(folder: Path, rank: int) -> None:
+    """Remove what tells of a rank that is no more, so that its successor is not taken for it."""
+    _clear_rank(rank_folder(folder, rank))
+
+
+def _clear_rank(own: Path) -> None:
+    for name in ("pid", "done", "error.json", "traceback.txt", "signal"):
+        (own / name).unlink(missing_ok=True)

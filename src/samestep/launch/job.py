@@ -10,6 +10,7 @@ from samestep.errors import LaunchError
 from samestep.record import read_json, write_json
 
 Command = Literal["train", "evaluate", "predict", "script"]
+Mode = Literal["fast", "bitwise"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +20,10 @@ class Job:
     command: Command
     target: str = ""
     overrides: tuple[str, ...] = ()
-    mode: str = "fast"
+    mode: Mode = "fast"
     shards: int | None = None
+    allow_drift: bool = False
+    """Whether what bitwise mode cannot promise is let pass, and recorded, rather than refused."""
     resume: bool = False
     checkpoint: str | None = None
     data: str = "valid"

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -15,76 +15,118 @@ from samestep.launch.agent import Agent, environment_of
 from samestep.launch.failure import Failure, RankError, cause_of
 from samestep.launch.folder import prepared
 from samestep.launch.job import Job
+from samestep.launch.limits import Limits
+from samestep.launch.losses import Losses
 from samestep.launch.machine import check_ranks, count_gpus, free_port, threads_per_rank
+from samestep.launch.stall import AFTER_S, Stall, Stalls
 from samestep.launch.tail import Listener
 from samestep.launch.voices import Said
-from samestep.record import rank_folder, read_json, write_json
+from samestep.record import RecordWriter, rank_folder, read_json, write_json
 
 TICK_S = 0.05
-STOP_GRACE_S = 3.5
-"""From the request to stop until ranks are killed; with what follows, all are gone within 5 s."""
+GRACE_S: Mapping[int, float] = {
+    signal.SIGINT: 3.5,
+    signal.SIGTERM: 25.0,
+    signal.SIGHUP: 25.0,
+    signal.SIGUSR1: 600.0,
+}
+"""From the request to stop until ranks are killed. A person waits 5 s in all, with what follows; schedulers
+send SIGTERM 30 s before they kill, and SIGUSR1 as early as they were told to."""
 LEAVE_GRACE_S = 10.0
 """From the last rank's end, or the first one's failure, until those that stay on are killed."""
+
+Received = list[tuple[int, float]]
+"""The signals that asked to stop, each with the time at which it came."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended; `result` is result.json, `failure` says why where `status` is failed."""
+    """How a run ended; `result` is result.json, `failure` says why where `status` is failed.
+
+    `stopped_by` is the first signal that asked it to stop, whether it still had an effect or not.
+    """
 
     status: Literal["finished", "stopped", "failed"]
     result: dict[str, Any]
     out: Path
     failure: Failure | None = None
-    was_interrupted: bool = False
+    stopped_by: int | None = None
 
 
 def launch(
     job: Job,
     *,
-    gpus: int,
+    gpus: int | Limits,
     out: Path,
     port: int | None = None,
     threads: int | None = None,
+    stall_after_s: float = AFTER_S,
     on_tick: Callable[[list[Said]], None] = lambda said: None,
 ) -> Outcome:
     """Run a job on `gpus` ranks of this machine and return when no process of it is left.
 
-    `on_tick` is called about 20 times a second with what the ranks said since. SIGINT, SIGTERM and SIGHUP are
-    taken over meanwhile: the first asks the ranks to stop, the second kills them.
+    With limits instead of a number the others go on from the last checkpoint when a rank dies, while enough
+    are left; where the number of restarts is given, a rank that cannot be missed is started again.
+
+    A rank that makes others wait for more than `stall_after_s` is named. `on_tick` is called about 20 times a
+    second with what the ranks said since. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are taken over meanwhile:
+    the first asks the ranks to save and stop, a second SIGINT kills them.
     """
-    check_ranks(gpus, count_gpus())
+    limits = gpus if isinstance(gpus, Limits) else Limits(most=gpus)
+    check_ranks(limits.most, count_gpus())
     port = free_port(port)
-    threads = threads_per_rank(gpus, threads)
+    # in bitwise mode the number of ranks decides nothing, nor may it by way of the threads
+    threads = threads_per_rank(limits.most if job.shards is None else job.shards, threads)
     began = time.monotonic()
     with prepared(out, resume=job.resume) as folder:
         job.write(folder)
-        listener = Listener(folder, gpus)
+        listener = Listener(folder, limits.most)
         with _signals() as received:
             agent = Agent(
-                folder=folder, ranks=gpus, port=port, env=environment_of(os.environ, threads=threads)
+                folder=folder,
+                limits=limits,
+                port=port,
+                env=environment_of(os.environ, threads=threads, job=job),
             )
+            losses = Losses(agent.roll, folder)
+            stalls = Stalls(folder, after_s=stall_after_s)
+
+            def tick() -> None:
+                said = listener.hear()
+                if (news := losses.look()) is not None:
+                    said += listener.begin_again(agent.size)
+                    said.append(Said(news, ()))
+                for item in stalls.look(time.monotonic(), range(agent.size)):
+                    said += [Said(line, ()) for line in item.told]
+                    if isinstance(item, Stall):
+                        with contextlib.closing(RecordWriter(folder, item.rank)) as record:
+                            record.finding(item.finding)
+                on_tick(said)
+
             try:
-                _watch(agent, received, lambda: on_tick(listener.hear()))
+                _watch(agent, received, tick)
             finally:
                 agent.kill()
             on_tick(listener.close())
-            return _outcome(agent, job, was_interrupted=bool(received), seconds=time.monotonic() - began)
+            losses.look()
+            outcome = _outcome(agent, job, received, seconds=time.monotonic() - began)
+            return _with_hint(outcome, agent)
 
 
-def _watch(agent: Agent, received: list[int], tick: Callable[[], None]) -> None:
-    """Wait for the agent's end; make it end when asked to, or when ranks stay on for no good reason."""
-    asked_at = leaving_at = None
+def _watch(agent: Agent, received: Received, tick: Callable[[], None]) -> None:
+    """Wait for the agents' end; make them end when asked to, or when ranks stay on for no good reason."""
+    leaving_at = None
     while agent.is_running:
         tick()
         now = time.monotonic()
-        if received and asked_at is None:
-            asked_at = now
-            agent.ask_ranks_to_stop(received[0])
         if leaving_at is None and _is_leaving(agent):
             leaving_at = now
+        if received:
+            number = signal.SIGTERM if received[0][0] == signal.SIGHUP else received[0][0]
+            agent.ask_ranks_to_stop(number)
         if (
-            len(received) > 1
-            or (asked_at is not None and now - asked_at > STOP_GRACE_S)
+            sum(number == signal.SIGINT for number, _ in received) > 1
+            or any(now - then > GRACE_S[number] for number, then in received)
             or (leaving_at is not None and now - leaving_at > LEAVE_GRACE_S)
         ):
             return
@@ -92,73 +134,100 @@ def _watch(agent: Agent, received: list[int], tick: Callable[[], None]) -> None:
 
 
 def _is_leaving(agent: Agent) -> bool:
-    folders = [rank_folder(agent.folder, rank) for rank in range(agent.ranks)]
-    return all((f / "done").exists() for f in folders) or any((f / "error.json").exists() for f in folders)
+    folders = [rank_folder(agent.folder, rank) for rank in range(agent.size)]
+    return all((f / "done").exists() for f in folders) or any(
+        entry.verdict == "failed" for entry in agent.roll.ended
+    )
 
 
-def _outcome(agent: Agent, job: Job, *, was_interrupted: bool, seconds: float) -> Outcome:
+def _outcome(agent: Agent, job: Job, received: Received, *, seconds: float) -> Outcome:
     folder = agent.folder
-    ranks = range(agent.ranks)
-    done = frozenset(rank for rank in ranks if (rank_folder(folder, rank) / "done").exists())
     result = read_json(folder / "result.json")
-    if result is not None and len(done) == agent.ranks:
+    done = frozenset(r for r in range(agent.size) if (rank_folder(folder, r) / "done").exists())
+    codes, causes = agent.exit_codes()
+    errors = _errors(agent)
+    # what the first rank of a training writes is about all of them, and the last thing that is done
+    is_whole = len(done) == agent.size or (
+        job.command == "train" and 0 in done and not errors and all(code < 0 for code in codes.values())
+    )
+    if result is not None and is_whole:
+        heard = [number for number, _ in received] or agent.signals_heard()
         return Outcome(
             status="stopped" if result.get("status") == "stopped" else "finished",
             result=result,
             out=folder,
-            was_interrupted=was_interrupted,
+            stopped_by=heard[0] if heard else None,
         )
     failure = None
-    if not was_interrupted:
-        failure = _failure(agent, done)
+    stopped_by = received[0][0] if received else None
+    genuine = [error for error in errors if not error.is_lost_peer]
+    if stopped_by is None or (genuine and stopped_by != signal.SIGINT):
+        cause = cause_of(
+            size=agent.size,
+            errors=errors,
+            exit_codes=codes,
+            first_failed=causes[0] if causes else None,
+            done=done,
+        )
+        failure = cause or Failure(
+            rank=None,
+            sentence=f"The {agent.size} ranks could not be started; torch's agent said: {agent.last_words()}",
+        )
+    status: Literal["stopped", "failed"] = "stopped" if failure is None else "failed"
     ending: Mapping[str, Any] = {
-        "status": "stopped" if was_interrupted else "failed",
+        "status": status,
         "command": job.command,
         "mode": job.mode,
-        "world_size": agent.ranks,
+        "world_size": agent.size,
+        "restarts": max(0, agent.roll.round - 1),
         "seconds": seconds,
         "reason": failure.sentence if failure else "killed when it was asked to stop",
     }
     progress = read_json(folder / "progress.json") or {}
     result = {"digest": None, "steps": progress.get("step", 0), "examples": None, **(result or {}), **ending}
     write_json(folder / "result.json", result)
-    return Outcome(
-        status="stopped" if was_interrupted else "failed",
-        result=result,
-        out=folder,
-        failure=failure,
-        was_interrupted=was_interrupted,
-    )
+    return Outcome(status=status, result=result, out=folder, failure=failure, stopped_by=stopped_by)
 
 
-def _failure(agent: Agent, done: frozenset[int]) -> Failure:
+def _with_hint(outcome: Outcome, agent: Agent) -> Outcome:
+    """Say why a run that may begin again did not, and what to do."""
+    failure, limits = outcome.failure, agent.limits
+    if failure is None or not failure.is_death or limits.most_rounds == 1:
+        return outcome
+    num_left = agent.size - len(agent.exit_codes()[1])
+    if limits.restarts is not None:
+        why = f"--restarts {limits.restarts} lets ranks be started again no more often"
+    elif num_left < limits.least:
+        why = f"{num_left} of {limits.most} ranks are left, and --gpus {limits} asks for {limits.least}"
+    else:
+        why = "the ranks were started again too often"
+    sentence = f"{failure.sentence}; {why}: go on from the last checkpoint with --resume."
+    result = outcome.result | {"reason": sentence}
+    write_json(outcome.out / "result.json", result)
+    return replace(outcome, failure=replace(failure, sentence=sentence), result=result)
+
+
+def _errors(agent: Agent) -> list[RankError]:
     errors = []
-    for rank in range(agent.ranks):
+    for rank in range(agent.size):
         fields = read_json(rank_folder(agent.folder, rank) / "error.json")
         if fields is not None:
             errors.append(RankError.of(rank, fields))
-    codes, first = agent.exit_codes()
-    cause = cause_of(size=agent.ranks, errors=errors, exit_codes=codes, first_failed=first, done=done)
-    return cause or Failure(
-        rank=None,
-        sentence=f"The {agent.ranks} ranks could not be started; torch's agent said: {agent.last_words()}",
-    )
+    return errors
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def _signals() -> Iterator[Received]:
     """Collect the signals that ask to stop instead of dying of them; outside the main thread, none."""
-    received: list[int] = []
+    received: Received = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        received.append((number, time.monotonic()))
 
-    before = {
-        number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    before = {number: signal.signal(number, note) for number in GRACE_S}
     try:
         yield received
     finally:

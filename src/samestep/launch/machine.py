@@ -17,10 +17,15 @@ def count_gpus(env: Mapping[str, str] = os.environ) -> int:
 
     As CUDA reads it, the list in CUDA_VISIBLE_DEVICES ends at the first entry that is not a device.
     """
+    return len(visible_gpus(env))
+
+
+def visible_gpus(env: Mapping[str, str] = os.environ) -> list[str]:
+    """The same GPUs by the names that CUDA_VISIBLE_DEVICES knows them by."""
     present = _present()
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None or present == 0:
-        return present
+        return [str(number) for number in range(present)]
     seen: list[str] = []
     for entry in visible.split(","):
         name = entry.strip()
@@ -28,7 +33,7 @@ def count_gpus(env: Mapping[str, str] = os.environ) -> int:
         if not is_device or name in seen:
             break
         seen.append(name)
-    return len(seen)
+    return seen
 
 
 def _present() -> int:
@@ -55,14 +60,19 @@ def check_ranks(ranks: int, gpus: int) -> None:
         )
 
 
-def threads_per_rank(ranks: int, asked: int | None, env: Mapping[str, str] = os.environ) -> int:
-    """Threads of each rank: as asked, as OMP_NUM_THREADS says, or an equal part of the cores."""
+def threads_per_rank(parts: int, asked: int | None, env: Mapping[str, str] = os.environ) -> int:
+    """Threads of each rank: as asked, as OMP_NUM_THREADS says, or one of `parts` equal parts of the cores."""
     if asked is not None:
         return asked
     if env.get("OMP_NUM_THREADS", "").isdecimal():
         return max(1, int(env["OMP_NUM_THREADS"]))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // ranks)
+    return max(1, cores // parts)
+
+
+def requeue_code(env: Mapping[str, str] = os.environ) -> int:
+    """The exit code that means "start me again": HTCondor's own below it, elsewhere EX_TEMPFAIL."""
+    return 85 if "_CONDOR_JOB_AD" in env or "_CONDOR_SCRATCH_DIR" in env else 75
 
 
 def free_port(asked: int | None = None) -> int:

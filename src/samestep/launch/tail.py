@@ -88,6 +88,13 @@ class Listener:
         """What is new and need not wait for other ranks."""
         return self._listen(to_the_end=False) + self._bars()
 
+    def begin_again(self, size: int) -> list[Said]:
+        """All the rest of ranks that are gone; from now on `size` others, no more than before, are heard."""
+        said = self._listen(to_the_end=True)
+        self._size = size
+        self._streams = [(Choir(size), tails[:size]) for _, tails in self._streams]
+        return said
+
     def close(self) -> list[Said]:
         """All the rest, once the ranks have ended."""
         return self._listen(to_the_end=True)

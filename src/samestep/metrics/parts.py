@@ -1,7 +1,7 @@
 """What torchmetrics metrics have accumulated, taken out of them, gathered, and put back.
 
 The one module that reaches into `Metric`: declared states, update counts, metrics inside metrics. A *part*
-is what one stretch of accumulation left behind: an update count and the value of each state. A rank that
+is what one stretch of accumulation left behind: an update count and the value of each state. A shard that
 saw nothing has no part. Does not merge.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.wrappers import MinMaxMetric, Running
 
 from samestep.errors import ConfigError, ReplicaError
@@ -30,15 +30,16 @@ _UNDECLARED: dict[type[Metric], tuple[str, ...]] = {
 
 
 class Part(TypedDict):
-    """What one stretch of accumulation left behind in a metric."""
+    """What one stretch of accumulation left behind in a metric, and the shard that it was about."""
 
+    shard: int
     count: int
     states: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """The parts of all ranks by path, in rank order, and rank 0's undeclared state by path."""
+    """The parts of all ranks by path, in the order of shards, and rank 0's undeclared state by path."""
 
     parts: dict[str, list[Part]]
     undeclared: dict[str, dict[str, Any]]
@@ -66,17 +67,38 @@ def reduction_of(node: Metric, name: str) -> Reduction:
 def blank_part(node: Metric) -> Part:
     """The part of a metric that nobody has updated."""
     defaults = {name: node._defaults[name] for name in own_states(node)}
-    return Part(count=0, states={n: d.clone() if isinstance(d, Tensor) else [] for n, d in defaults.items()})
+    return Part(
+        shard=0, count=0, states={n: d.clone() if isinstance(d, Tensor) else [] for n, d in defaults.items()}
+    )
 
 
-def gather(nodes: Mapping[str, Metric], world: World) -> Gathered:
-    """What all ranks have accumulated; a refusal on one rank is raised on all of them."""
+def ungroup(metric: nn.Module) -> None:
+    """Let every metric of a collection have its own updates, unless groups were given for it.
+
+    torchmetrics takes metrics whose states agree after their first update for one. The first update of a
+    shard has so few examples that states may agree by chance, on one rank and not on another.
+    """
+    for module in metric.modules():
+        if isinstance(module, MetricCollection) and module._enable_compute_groups is True:
+            module._enable_compute_groups, module._groups, module._groups_checked = False, {}, False
+
+
+def gather(copies: Mapping[int, nn.Module], world: World) -> Gathered:
+    """What all ranks have accumulated; a refusal on one rank is raised on all of them.
+
+    `copies` are this rank's, by shard and in order; shards of a rank come before those of the next.
+    """
+    by_shard = {shard: nodes_of(copy) for shard, copy in copies.items()}
+    nodes = next(iter(by_shard.values()))
     # a metric that keeps its lists on the host does so because the device has no room for them
     on_host = any(node.compute_on_cpu for node in nodes.values())
     device = torch.device("cpu") if on_host else world.device
     form = {path: [type(node).__name__, *own_states(node)] for path, node in nodes.items()}
     try:
-        parts = {path: _local_parts(path, node) for path, node in nodes.items()}
+        parts = {
+            path: [part for shard, same in by_shard.items() for part in _local_parts(path, same[path], shard)]
+            for path in nodes
+        }
         undeclared = {path: _undeclared(node) for path, node in nodes.items()}
         tree = {"refusal": None, "form": form, "parts": parts, "undeclared": undeclared}
         flat = pack(tree, device)
@@ -142,7 +164,7 @@ def carry(node: Metric, parts: list[Part]) -> None:
     setattr(node, _CARRIED, [pack(part, node.device) for part in parts])
 
 
-def _local_parts(path: str, node: Metric) -> list[Part]:
+def _local_parts(path: str, node: Metric, shard: int) -> list[Part]:
     if node._is_synced:
         raise ConfigError(
             f"{type(node).__name__} at {path!r} was synchronised by torchmetrics and holds the state of all "
@@ -153,8 +175,9 @@ def _local_parts(path: str, node: Metric) -> list[Part]:
     states = {name: compact(reduction_of(node, name), value) for name, value in _states(node).items()}
     # counts alone do not tell: wrappers do not count, and load_state_dict restores states without the count
     touched = node._update_count > 0 or not all(is_default(v, node._defaults[n]) for n, v in states.items())
-    own = [Part(count=max(node._update_count, 1), states=states)] if touched else []
-    return own + [unpack(flat) for flat in getattr(node, _CARRIED, [])]
+    own = [Part(shard=shard, count=max(node._update_count, 1), states=states)] if touched else []
+    carried = (unpack(flat) for flat in getattr(node, _CARRIED, []))
+    return own + [Part(shard=shard, count=part["count"], states=part["states"]) for part in carried]
 
 
 def _states(node: Metric) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class SynchronisedBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         world = current()
-        if world is None or world.size == 1 or not self.training:
+        if world is None or not world.shares_statistics or not self.training:
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         return _normalise(self, world, input)

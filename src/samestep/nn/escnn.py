@@ -26,7 +26,7 @@ class _Synchronised(nn.Module):
 
     def _is_alone(self) -> bool:
         world = current()
-        return world is None or world.size == 1 or not self.training
+        return world is None or not world.shares_statistics or not self.training
 
     @torch.no_grad()
     def _global(self, values: Tensor, dims: tuple[int, ...]) -> Moments:

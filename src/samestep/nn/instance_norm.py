@@ -25,7 +25,7 @@ class SynchronisedInstanceNorm(_InstanceNorm):
     def forward(self, input: Tensor) -> Tensor:
         output = super().forward(input)
         world = current()
-        if world is not None and world.size > 1 and self.training and self.running_mean is not None:
+        if world is not None and world.shares_statistics and self.training and self.running_mean is not None:
             _average(self, world, input)
         return output
 

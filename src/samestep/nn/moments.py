@@ -72,7 +72,8 @@ def merge(count: int, mean: Tensor, var: Tensor) -> Moments:
     if count == 0:
         local = torch.zeros_like(local)
     world = current()
-    table = torch.stack(world.gather(local) if world is not None else [local])
+    is_shared = world is not None and world.shares_statistics
+    table = torch.stack(world.gather(local) if is_shared else [local])  # type: ignore[union-attr]
     counts, means, variances = table[:, :1], *table[:, 1:].chunk(2, dim=1)
     total = counts.sum()
     parts = counts / total
@@ -134,11 +135,11 @@ class _Sum(torch.autograd.Function):
 
 def _sum(tensor: Tensor) -> Tensor:
     world = current()
-    if world is not None:
+    if world is not None and world.shares_statistics:
         world.sum_(tensor).wait()
     return tensor
 
 
 def _is_idle() -> bool:
     world = current()
-    return world is not None and world.is_idle
+    return world is not None and world.shares_statistics and world.is_idle

@@ -1,4 +1,8 @@
-"""Evaluation: each example exactly once, values from merged sums, on any number of ranks."""
+"""Evaluation: each example exactly once, values from merged sums, on any number of ranks.
+
+Sums are kept apart by shard and added up in one fixed order, so that in bitwise mode their bits do not depend
+on the world: they decide about schedules, early stops and the best checkpoint.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from samestep.data.loader import Loader
 from samestep.errors import ConfigError, LossError
@@ -15,6 +19,7 @@ from samestep.task import Batch, Loss, Task
 from samestep.train.precision import autocast
 from samestep.train.restore import restored_model
 from samestep.train.session import Session
+from samestep.train.tree import Node, TreeSum
 
 
 def evaluate(
@@ -23,7 +28,8 @@ def evaluate(
     """The loss and the metrics of `model` on the loader's examples; the same values on all ranks."""
     was_training = model.training
     model.eval()
-    sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+    # in fast mode a rank is a shard
+    sums = torch.zeros(world.shards or world.size, 2, dtype=torch.float64, device=world.device)
     for metric in metrics.values():
         metric.reset()
     with torch.no_grad(), autocast(task, world):
@@ -31,12 +37,21 @@ def evaluate(
             with world.evaluation():
                 loss = as_loss(task.loss(model, batch))
                 update_metrics(task, metrics, loss, partial(_predicted, task, model, batch), batch)
-            sums[0] += loss.sum
-            sums[1] += loss.weight
-    world.sum_(sums).wait()
-    loss_sum, weight = sums.tolist()
+            assert world.share is not None
+            sums[world.share.shard, 0] += loss.sum
+            sums[world.share.shard, 1] += loss.weight
+    loss_sum, weight = _added_up(world, sums).tolist()
     model.train(was_training)
     return {"loss": loss_sum / weight if weight else math.nan, **computed(world, metrics)}
+
+
+def _added_up(world: Session, sums: Tensor) -> Tensor:
+    """The sum over all shards, of which each has a row; a row is zero but on the rank of its shard."""
+    world.sum_(sums).wait()
+    tree = TreeSum(Tensor.add)
+    for shard, row in enumerate(sums.cpu()):
+        tree.push(Node(shard, 1), row)
+    return tree.total()
 
 
 def computed(world: Session, metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -92,8 +107,12 @@ def as_loss(result: Any) -> Loss:
 
 
 def make_metrics(task: Task, world: Session) -> dict[str, Any]:
-    """New metrics of the task, on this rank's device."""
-    return {name: make().to(world.device) for name, make in task.metrics.items()}
+    """New metrics of the task, on this rank's device and kept apart by shard."""
+    if not task.metrics:  # torchmetrics takes most of a second to load
+        return {}
+    from samestep.metrics import ByShard
+
+    return {name: ByShard(make().to(world.device), world) for name, make in task.metrics.items()}
 
 
 def data_of(task: Task, split: str) -> Any:

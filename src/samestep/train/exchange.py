@@ -41,7 +41,7 @@ class _Bucket:
         self.buffer = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
         *parts, self.num_users, self.seats = self.buffer.split(sizes)
         self._gradients = self.buffer[: sum(sizes[:-1])]
-        self.views = [_view(part, p) for part, p in zip(parts, parameters, strict=True)]
+        self.views = [view_of(part, p) for part, p in zip(parts, parameters, strict=True)]
         self._ids = {id(parameter) for parameter in parameters}
         self.missing = set(self._ids)
         self.pending: Pending | None = None
@@ -81,11 +81,36 @@ class _Bucket:
                     self.parameters[i].grad = self.views[i]
 
 
-def _view(part: Tensor, parameter: Parameter) -> Tensor:
-    """`part` in the shape of the parameter, and in its memory layout where that is channels-last."""
-    if parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
-        return part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())
-    return part.view(parameter.shape)
+def view_of(part: Tensor, parameter: Tensor) -> Tensor:
+    """`part` in the shape of the parameter and in its memory layout, which autograd gives gradients too."""
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return part.as_strided(parameter.shape, strides, part.storage_offset())
+
+
+def refuse_sparse(parameter: Tensor) -> None:
+    """Raise a ConfigError if the gradient of the parameter is sparse."""
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise ConfigError(
+            f"A parameter of shape {tuple(parameter.shape)} has a sparse gradient, which cannot be "
+            "exchanged; make its layer with sparse=False."
+        )
+
+
+def refuse_twice(parameter: Tensor) -> None:
+    """Raise the ConfigError of a parameter whose gradient has left, and that got more of it."""
+    raise ConfigError(
+        f"A parameter of shape {tuple(parameter.shape)} got more gradient after its exchange began. "
+        "Backward must reach each parameter once a turn: use activation checkpointing with "
+        "use_reentrant=False, and no backward beside step.backward."
+    )
+
+
+def _plus(a: Numbers, b: Numbers) -> Numbers:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        device = a.device if isinstance(a, Tensor) else b.device  # type: ignore[union-attr]
+        first, second = (torch.as_tensor(n, dtype=torch.float64, device=device) for n in (a, b))
+        return first + second
+    return [x + y for x, y in zip(a, b, strict=True)]
 
 
 def _in_parts(numbers: Numbers) -> Tensor:
@@ -108,20 +133,20 @@ def _put_together(parts: Tensor, like: Numbers) -> Numbers:
 class Exchange:
     """Sums the gradients of `parameters` over the ranks of `world`.
 
-    `begin` before the last backward of a step, `finish` after it: then every gradient is the sum over
-    ranks, the same bits on all of them. `seats` is how many other numbers may be taken along. In a world of
-    one there is nothing to do and nothing is hooked.
+    `add` before the backward of each turn and `end_turn` after it; `finish` when the last one is over: then
+    every gradient is the sum over ranks, the same bits on all of them. `seats` is how many other numbers are
+    taken along. In a world of one there is nothing to do and nothing is hooked.
     """
 
     def __init__(self, parameters: Sequence[Parameter], world: World, *, seats: int = 0) -> None:
         self.parameters = list(parameters)
         self._world = world
-        self._buckets = _bucketed(self.parameters, seats) if world.size > 1 else []
+        self._buckets = _with_seats(bucketed(self.parameters), seats) if world.size > 1 else []
         self._seats = next((bucket.seats for bucket in self._buckets if len(bucket.seats)), None)
-        self._numbers: Numbers = []
+        self._numbers: Numbers | None = None
         self._parts: Tensor | None = None
         self._pending: Pending | None = None
-        self._running = False
+        self._is_running = False
         self._num_launched = 0
         self._handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket))
@@ -129,47 +154,57 @@ class Exchange:
             for parameter in bucket.parameters
         ]
 
-    def carry(self, numbers: Numbers, *, ahead: bool = False) -> None:
-        """Sum `numbers` over the ranks as well, with the gradients or `ahead` of them.
+    def unit(self, weight: Tensor | float) -> float:
+        """A guess at the sum of weights of a first step, from its first turn; the same on all ranks."""
+        share = self._world.share
+        total = torch.as_tensor(weight, dtype=torch.float64).cpu()
+        self._world.sum_(total, of_gradients=True).wait()
+        return float(total) * (1 if share is None else share.turns) or 1.0
 
-        To be called before `begin`, on every rank alike.
+    def add(self, numbers: Numbers, *, is_last: bool) -> None:
+        """Count the numbers of a turn; before its backward. All ranks have the same turns.
+
+        The backward of the last turn may send gradients as they get ready.
         """
-        self._numbers = numbers
-        if self._world.size == 1:
+        self._numbers = numbers if self._numbers is None else _plus(self._numbers, numbers)
+        if not is_last:
             return
-        self._parts = _in_parts(numbers)
-        if ahead or self._seats is None:
-            self._pending = self._world.sum_(self._parts, of_gradients=True)
-        else:
-            self._parts = self._seats.copy_(self._parts)
+        self._is_running = True
+        if self._world.size > 1:
+            self._parts = _in_parts(self._numbers)
+            if self._seats is None:
+                self._pending = self._world.sum_(self._parts, of_gradients=True)
+            else:
+                self._parts = self._seats.copy_(self._parts)
 
-    def carried(self) -> Numbers:
-        """The sums of the numbers; after `finish`, unless they went ahead."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
-        return self._numbers if self._parts is None else _put_together(self._parts, self._numbers)
+    def end_turn(self) -> None:
+        """Gradients of further turns are added to those that are there."""
 
-    def begin(self) -> None:
-        """The backward that comes is the last of this step: gradients may leave as they get ready."""
-        self._running = True
-
-    def finish(self) -> None:
-        """Send what has not left yet, and wait until all sums are there."""
+    def finish(self) -> Numbers:
+        """Send what has not left yet, wait until all sums are there, and tell those of the numbers."""
         while self._num_launched < len(self._buckets):
             self._launch_next()
-        self._running = False
-        self._num_launched = 0
         for bucket in self._buckets:
             bucket.finish()
+        if self._pending is not None:
+            self._pending.wait()
+        numbers = self._numbers
+        assert numbers is not None
+        totals = numbers if self._parts is None else _put_together(self._parts, numbers)
+        self._forget()
+        return totals
 
     def abandon(self) -> None:
         """Forget an exchange under way, which its step did not finish."""
-        if self._running:
+        if self._is_running:
             for bucket in self._buckets:
                 bucket.abandon()
-            self._running = False
-            self._num_launched = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._numbers = self._parts = self._pending = None
+        self._is_running = False
+        self._num_launched = 0
 
     def close(self) -> None:
         """Take the hooks away."""
@@ -177,19 +212,11 @@ class Exchange:
             handle.remove()
 
     def _on_gradient(self, bucket: _Bucket, parameter: Tensor) -> None:
-        if not self._running:
+        if not self._is_running:
             return
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            raise ConfigError(
-                f"A parameter of shape {tuple(parameter.shape)} has a sparse gradient, which cannot be "
-                "exchanged; make its layer with sparse=False."
-            )
+        refuse_sparse(parameter)
         if bucket.pending is not None:
-            raise ConfigError(
-                f"A parameter of shape {tuple(parameter.shape)} got more gradient after its exchange began. "
-                "Backward must reach each parameter once a turn: use activation checkpointing with "
-                "use_reentrant=False, and no backward beside step.backward."
-            )
+            refuse_twice(parameter)
         bucket.missing.discard(id(parameter))
         while self._num_launched < len(self._buckets) and not self._buckets[self._num_launched].missing:
             self._launch_next()
@@ -199,10 +226,10 @@ class Exchange:
         self._num_launched += 1
 
 
-def _bucketed(parameters: list[Parameter], seats: int) -> list[_Bucket]:
-    """Buckets in the order in which backward is expected to fill them: the last parameters first.
+def bucketed(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
+    """Parameters in buckets, in the order in which backward is expected to fill them: the last ones first.
 
-    The first one is small, so that the exchange starts early. The first with the precision for it has seats.
+    A bucket has one dtype and device. The first one is small, so that the exchange starts early.
     """
     groups: list[list[Parameter]] = []
     num_bytes = 0
@@ -218,6 +245,11 @@ def _bucketed(parameters: list[Parameter], seats: int) -> list[_Bucket]:
             num_bytes = 0
         groups[-1].append(parameter)
         num_bytes += parameter.numel() * parameter.element_size()
+    return groups
+
+
+def _with_seats(groups: list[list[Parameter]], seats: int) -> list[_Bucket]:
+    """The buckets of the groups, of which the first with the precision for it has seats."""
     precise = (i for i, group in enumerate(groups) if group[0].dtype in (torch.float32, torch.float64))
     with_seats = next(precise, None)
     return [_Bucket(group, seats if i == with_seats else 0) for i, group in enumerate(groups)]

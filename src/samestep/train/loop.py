@@ -4,23 +4,27 @@ import math
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from samestep import phase
 from samestep.errors import ConfigError, DataError
 from samestep.findings import Finding
 from samestep.hooks import is_better
 from samestep.record import RecordWriter
 from samestep.task import Task
 from samestep.train import stop
+from samestep.train.conditions import conditions_of, refuse_operator
 from samestep.train.evaluate import as_loss, computed, evaluate, update_metrics
 from samestep.train.precision import autocast
+from samestep.train.rehearsal import rehearse
 from samestep.train.session import Session, init
 from samestep.train.state import digest
 from samestep.train.step import NonFiniteLoss, Totals
 from samestep.train.training import Training
-from samestep.world import current
+from samestep.world import DEFAULT_SHARDS, current
 
 
 def train(
@@ -34,23 +38,41 @@ def train(
     return Loop(training).run()
 
 
-def run(task: Task, *, out: str | Path, resume: bool | str | Path = False) -> dict[str, Any]:
+def run(
+    task: Task,
+    *,
+    out: str | Path,
+    resume: bool | str | Path = False,
+    mode: Literal["fast", "bitwise"] | None = None,
+    shards: int | None = None,
+    allow_drift: bool | None = None,
+) -> dict[str, Any]:
     """Train a task in this process: alone, as in a notebook, or as one of the ranks that a launcher started.
 
-    Writes the same record as `samestep train` into `out`, and returns its result.
+    Writes the same record as `samestep train` into `out`, and returns its result. For `mode` and its company
+    see `init`, whose world is used if there is one already.
     """
     stop.clear()
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     existing = current()
-    world = existing if isinstance(existing, Session) else init(seed=task.seed)
+    if not isinstance(existing, Session):
+        world = init(seed=task.seed, mode=mode, shards=shards, allow_drift=allow_drift)
+    elif mode is None and shards is None:
+        world = existing
+    else:
+        world = existing
+        asked = None if mode == "fast" else shards or world.shards or DEFAULT_SHARDS
+        world.set_mode(asked, allow_drift=bool(allow_drift))
     if world.any(world.is_first and resume is False and (folder / "steps.jsonl").exists()):
         raise ConfigError(
             f"The run was to be written to {folder}, which holds a run already: go on with it by "
             "resume=True, or choose another folder."
         )
     record = RecordWriter(folder, world.rank)
-    record.describe(command="run", mode="fast", world_size=world.size, seed=task.seed)
+    record.describe(
+        command="run", mode=world.mode, shards=world.shards, world_size=world.size, seed=task.seed
+    )
     try:
         result = train(task, world, out=folder, resume=resume, record=record)
         record.finish(result)
@@ -86,12 +108,14 @@ class Loop:
         self._epochs_schedule = plain and self.task.schedule_every == "epoch"
         self._unread: deque[_Seen] = deque()
         self._was_interrupted = False
+        self._is_rehearsed = False
         self._saved_place: tuple[int, int] | None = None
         self._clock = time.perf_counter()
 
     def run(self) -> dict[str, Any]:
         """All epochs; the result as `samestep train` tells it."""
         training = self.training
+        phase.enter("other", step=training.step + 1)
         self._describe()
         for hook in self.task.hooks:
             hook.before_training(training)
@@ -111,7 +135,9 @@ class Loop:
         for hook in self.task.hooks:
             hook.after_training(training)
         self._save()
+        phase.enter("other", detail="checkpoint")
         training.checkpoints.wait()
+        phase.enter("other")
         return self._result()
 
     def _run_steps(self) -> None:
@@ -119,6 +145,8 @@ class Loop:
         task, world, training = self.task, self.world, self.training
         schedule = training.schedule if self._steps_schedule else None
         for batch in training.loader:
+            if not self._is_rehearsed:
+                self._rehearse(batch)
             learning_rate = training.learning_rate
             try:
                 with world.step(
@@ -135,14 +163,38 @@ class Loop:
                 self._saved_place = (training.step, training.epoch)
                 self._interrupt(f"{error} Nothing was saved after it: the last checkpoint stays the last.")
                 return
-            assert world.share is not None
-            training.num_examples += world.share.total
             if training.valid_loader is None and not world.is_idle:
                 update_metrics(task, training.metrics, loss, None, batch)
             if step.is_last_turn:
+                assert world.share is not None
+                training.num_examples += world.share.batch
                 self._after_step(learning_rate, step.totals)
                 if training.is_over:
                     return
+
+    def _rehearse(self, batch: Any) -> None:
+        """In bitwise mode, see on the first shard whether the model gives the same bits twice."""
+        self._is_rehearsed = True
+        if self.world.shards is None or self.world.is_idle:
+            return
+        training = self.training
+
+        def run() -> Tensor:
+            self.world.begin_again()
+            with self._autocast:
+                return as_loss(self.task.loss(training.model, batch)).sum
+
+        try:
+            differs = rehearse(training.model, run)
+        except RuntimeError as error:
+            refuse_operator(str(error))
+            raise
+        self.world.begin_again()
+        if differs is not None:
+            self.world.drift(
+                f"The first shard was run twice, and {differs} was not the same both times.",
+                ConfigError,
+            )
 
     def _after_step(self, learning_rate: float, totals: Totals) -> None:
         training = self.training
@@ -156,6 +208,8 @@ class Loop:
         )
         self._clock = now
         self._read_totals(keep=1)
+        if self.task.hooks:
+            phase.enter("other", detail="hooks")
         for hook in self.task.hooks:
             hook.after_step(training)
         every = self.task.checkpoint_every
@@ -231,11 +285,18 @@ class Loop:
         if place == self._saved_place and not best:
             return
         self._saved_place = place
+        phase.enter("other", detail="checkpoint")
         sections = training.state()
         if self.world.is_first:
-            about = {"world_size": self.world.size, "epoch": training.epoch, "seed": self.task.seed}
+            about = {
+                "world_size": self.world.size,
+                "epoch": training.epoch,
+                "seed": self.task.seed,
+                "conditions": conditions_of(self.world),
+            }
             training.checkpoints.save(training.step, sections, about, best=best)
         self.record.event("checkpoint", step=training.step, best=best)
+        phase.enter("other")
 
     def _describe(self) -> None:
         self.record.describe(
@@ -246,12 +307,14 @@ class Loop:
             steps_per_epoch=self.training.loader.num_steps,
             num_epochs=self.task.epochs,
             resumed_at_step=self.training.step,
+            conditions=conditions_of(self.world),
+            allow_drift=self.world.allow_drift,
         )
 
     def _result(self) -> dict[str, Any]:
         training = self.training
         state = training.state()
-        own = digest({name: state[name] for name in ("model", "optimizer")})
+        own = digest({name: state[name] for name in ("model", "optimizer", "ema") if name in state})
         digests = self.world.gather_texts(own)
         if len(set(digests)) > 1:
             self.world.notice(_replicas_differ(digests))
@@ -260,7 +323,7 @@ class Loop:
             "stop_reason": training.stop_reason,
             "digest": own,
             "world_size": self.world.size,
-            "mode": "fast",
+            "mode": self.world.mode,
             "steps": training.step,
             "examples": training.num_examples,
             "epochs": training.epoch,

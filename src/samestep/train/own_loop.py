@@ -7,6 +7,7 @@ from torch import nn
 
 from samestep.data.loader import Loader
 from samestep.train.checkpoint import CheckpointFolder, load, resolve
+from samestep.train.conditions import conditions_of, refuse_other_run
 from samestep.train.model_state import load_model_state
 from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
 from samestep.train.step import Stepper
@@ -50,7 +51,8 @@ class Checkpoints:
             "optimizer": optimizer_state(self._stepper.optimizer, self._model),
             "training": training,
         }
-        self._folder.save(self._stepper.num_steps, sections, {"world_size": self._world.size}, best=best)
+        about = {"world_size": self._world.size, "conditions": conditions_of(self._world)}
+        self._folder.save(self._stepper.num_steps, sections, about, best=best)
 
     def restore(self) -> int:
         """Go on from the newest whole checkpoint, and tell its step; 0 where there is none yet."""
@@ -59,6 +61,7 @@ class Checkpoints:
         if not path:
             return 0
         checkpoint = load(Path(path))
+        refuse_other_run(self._world, checkpoint)
         training = checkpoint.sections["training"]
         load_model_state(self._model, checkpoint.sections["model"], checkpoint.path)
         load_optimizer_state(self._stepper.optimizer, self._model, checkpoint.sections["optimizer"])

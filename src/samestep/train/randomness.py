@@ -2,6 +2,7 @@
 
 import torch
 
+from samestep.data.generators import seed_all
 from samestep.device import generators_of
 from samestep.keys import derive
 from samestep.nn.dropout import DropoutStream
@@ -14,14 +15,16 @@ class Randomness:
 
     Dropout layers take their masks from `dropout`, example by example, on any number of ranks. Whatever
     else draws from torch's generators gets a stream for (seed, step, turn, shard): other numbers on every
-    rank, the same on every repetition.
+    rank, the same on every repetition. In bitwise mode, where a shard is run by itself on whatever rank, all
+    draw from a stream for (seed, epoch, position of the shard).
     """
 
     def __init__(self, world: World, seed: int) -> None:
         self.dropout = DropoutStream()
+        self._world = world
         self._seed = seed
         self._generators = generators_of(world.device)
-        # what makes a rank's stream its own: a key for each rank and turn would be one more digest a step
+        # what makes a rank's stream its own: a key for each rank and turn would be one more to derive a step
         self._of_rank = derive(seed, "rank", world.rank)
         self._key = 0
         self._is_fresh = False
@@ -29,15 +32,17 @@ class Randomness:
         """Whether numbers were drawn between a batch and its step; looked at in first steps only."""
 
     def begin(self, key: int) -> None:
-        """Set torch's generators."""
+        """Set torch's generators; in bitwise mode those of Python and NumPy too, for models that use them."""
         self._key = key
+        if self._world.shards is not None:
+            seed_all(key)
         for generator in self._generators:
             generator.manual_seed(key)
 
     def begin_batch(self, share: Share) -> None:
         """Set all streams for what is done with a batch before its step."""
         key = derive(self._seed, "batch", share.epoch, share.position)
-        self.begin(key ^ self._of_rank)
+        self.begin(key if self._world.shards is not None else key ^ self._of_rank)
         self.dropout.begin(key)
         self._is_fresh = True
 
@@ -48,6 +53,8 @@ class Randomness:
     def begin_turn(self, optimizer: int, step: int, turn: int) -> None:
         """Set all streams for one turn of one step of one optimizer (known by its number)."""
         keep_out_of_graphs()
+        if self._world.shards is not None:
+            return  # a shard has one stream, from when it was handed out
         if step == 0 and self._is_fresh:
             self.drew_before_step = self.drew_before_step or self.was_drawn_from()
         self._is_fresh = False

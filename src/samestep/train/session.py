@@ -4,9 +4,10 @@ import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -14,16 +15,21 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from samestep import nn as layers
+from samestep import phase
 from samestep.data.generators import seed_all
 from samestep.data.loader import Loader
+from samestep.errors import ConfigError
 from samestep.keys import derive
 from samestep.nn.dropout import set_stream
+from samestep.train import stop
+from samestep.train.conditions import make_deterministic, refuse_other_ranks, undo_deterministic
 from samestep.train.own_loop import Checkpoints
 from samestep.train.randomness import Randomness
 from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
+from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.step import Step, Stepper
 from samestep.train.watch import RANDOM_EVALUATION, FirstStepWatch
-from samestep.world import Place, World, enter, join
+from samestep.world import DEFAULT_SHARDS, Place, Share, World, enter, join
 
 
 class Session(World):
@@ -34,7 +40,23 @@ class Session(World):
 
     def __init__(self, place: Place, device: torch.device, *, seed: int) -> None:
         super().__init__(place, device)
+        self.set_mode(place.shards, allow_drift=place.allow_drift)
         self.reset(seed)
+
+    def set_mode(self, shards: int | None, *, allow_drift: bool = False) -> None:
+        """Train in bitwise mode, with so many shards, or in fast mode (None); before anything is made."""
+        if shards is not None and shards < self.size:
+            raise ConfigError(
+                f"shards is {shards} and the world has {self.size} ranks, so that a rank would have none to "
+                f"work on: use at least {self.size} shards, or fewer ranks."
+            )
+        if shards is not None:
+            make_deterministic(strict=not allow_drift)
+        elif self.shards is not None:
+            undo_deterministic()
+        self.shards, self.allow_drift = shards, allow_drift
+        if shards is not None:
+            refuse_other_ranks(self)
 
     def reset(self, seed: int = 0) -> None:
         """Begin anew with another seed: forgets models and optimizers, keeps the ranks together."""
@@ -46,11 +68,19 @@ class Session(World):
         self._steppers: dict[int, Stepper] = {}
         self._watches: list[FirstStepWatch] = []
         self._randomness = Randomness(self, seed)
-        self.on_share = self._randomness.begin_batch
+        self._buffers = ShardBuffers(self)
+        self._last_step: tuple[Share | None, Stepper | None] = (None, None)
+        self.on_share = self._begin_share
         set_stream(self._randomness.dropout)
         # the same on all ranks: what is made from now on, such as a model, is made alike
         seed_all(derive(seed, "start"))
         self._randomness.begin(derive(seed, "start"))
+
+    def begin_again(self) -> None:
+        """In bitwise mode, make random streams and buffers what they were when the current shard came."""
+        assert self.share is not None
+        self._buffers.restore()
+        self._begin_share(self.share)
 
     def replicate(self, model: nn.Module, *, from_rank: int | None = None) -> nn.Module:
         """Make `model` a replica, in place: on this rank's device, norms synchronised, dropout world-free.
@@ -60,13 +90,17 @@ class Session(World):
         """
         refuse_lazy(model)
         model.to(self.device)
-        for finding in layers.synchronise(model):
-            self.notice(finding)
+        if self.shards is None:
+            for finding in layers.synchronise(model):
+                self.notice(finding)
+        else:  # norms see their own shard
+            self._buffers.follow(model)
         layers.convert_dropout(model)
         refuse_unequal(model, self, values=from_rank is None)
         if from_rank is not None:
             copy_from(from_rank, model, self)
-        self._watches.append(FirstStepWatch(model, self, self._randomness))
+        if self.shards is None:
+            self._watches.append(FirstStepWatch(model, self, self._randomness))
         return model
 
     def loader(self, dataset: Any, *, batch_size: int, seed: int | None = None, **options: Any) -> Loader:
@@ -89,6 +123,13 @@ class Session(World):
         `schedule` is stepped once after the update; `scaler` is for fp16 and decides once for all ranks.
         """
         stepper = self.stepper(optimizer, scaler)
+        if self.shards is not None and self.share is None:
+            raise ConfigError(
+                "world.step was called outside of a loader. In bitwise mode the loader hands out the shards: "
+                "iterate over world.loader(…)."
+            )
+        if self.shards is not None:
+            self._refuse_second(stepper)
         turn, turns = (self.share.turn, self.share.turns) if self.share is not None else (0, 1)
         return Step(stepper, turn, turns, clip_norm, schedule, stop_on_nan)
 
@@ -96,7 +137,7 @@ class Session(World):
         """What is known about the steps of `optimizer`; a checkpoint keeps its state."""
         stepper = self._steppers.get(id(optimizer))
         if stepper is None:
-            stepper = Stepper(optimizer, self, self._randomness, scaler, len(self._steppers))
+            stepper = Stepper(optimizer, self, self._randomness, self._buffers, scaler, len(self._steppers))
             stepper.after_first_step = partial(self._look_at_first_step, optimizer)
             self._steppers[id(optimizer)] = stepper
         elif scaler is not None and scaler is not stepper.scaler:
@@ -124,8 +165,10 @@ class Session(World):
         """
         share = self.share
         self._randomness.begin_evaluation(share)
+        phase.enter("forward", detail="evaluation")
         yield
-        if self.size > 1 and self._randomness.was_drawn_from():
+        phase.enter("other", detail="evaluation")
+        if self.size > 1 and self.shards is None and self._randomness.was_drawn_from():
             self.notice(RANDOM_EVALUATION)
 
     def compute(self, metric: Any) -> Any:
@@ -141,13 +184,40 @@ class Session(World):
             self.notice(finding)
         return merged.value
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why all ranks should stop after the step that was just taken; None if nobody asked to.
+
+        The same on all ranks, so that a hand-written loop can save and leave.
+        """
+        totals = [stepper.totals for stepper in self._steppers.values() if stepper.totals is not None]
+        if not any(total.read()[2] for total in totals):
+            return None
+        return stop.requested() or "another rank was asked to stop"
+
     def close(self) -> None:
         """Leave the world; done at the end of the process if it was not before."""
         self.reset(self.seed)
+        if self.shards is not None:
+            undo_deterministic()
         set_stream(None)
         # hooks and buffers must be gone before the process group is, or gloo's threads may abort the process
         gc.collect()
         super().close()
+
+    def _refuse_second(self, stepper: Stepper) -> None:
+        share, other = self._last_step
+        if share is self.share and other is not stepper:
+            raise ConfigError(
+                "A second optimizer takes steps on the same batches. In bitwise mode its first shards would "
+                "see other weights of the first one than its last: give all parameters to one."
+            )
+        self._last_step = (self.share, stepper)
+
+    def _begin_share(self, share: Share) -> None:
+        self._randomness.begin_batch(share)
+        if self.shards is not None:
+            self._buffers.begin(is_new_step=share.turn == 0)
 
     def _look_at_first_step(self, optimizer: Optimizer) -> None:
         trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -157,12 +227,35 @@ class Session(World):
                 self.notice(finding)
 
 
-def init(*, seed: int = 0, timeout_s: float = 1800.0) -> Session:
+def init(
+    *,
+    seed: int = 0,
+    mode: Literal["fast", "bitwise"] | None = None,
+    shards: int | None = None,
+    allow_drift: bool | None = None,
+    timeout_s: float = 1800.0,
+) -> Session:
     """Join the world that this process was launched into: one of N ranks, or alone.
 
     Sets the random generators from `seed`, the same on all ranks, so that what is made afterwards is equal.
+    In mode "bitwise" the result has the same bits on any number of ranks up to `shards`, into which every
+    global batch is cut; what would break that is refused, unless `allow_drift`. What is not given is as
+    `samestep train` was told, or "fast".
     """
-    session = Session(*join(timeout_s), seed=seed)
+    if mode not in (None, "fast", "bitwise"):
+        raise ConfigError(f"mode is {mode!r}; it must be 'fast' or 'bitwise'.")
+    place, device = join(timeout_s)
+    is_bitwise = mode == "bitwise" or (mode is None and (shards is not None or place.shards is not None))
+    if shards is not None and (not is_bitwise or shards < 1):
+        raise ConfigError(
+            f"shards is {shards} in mode {mode!r}; shards, 1 or more, belong to mode 'bitwise'."
+        )
+    place = replace(
+        place,
+        shards=(shards or place.shards or DEFAULT_SHARDS) if is_bitwise else None,
+        allow_drift=place.allow_drift if allow_drift is None else allow_drift,
+    )
+    session = Session(place, device, seed=seed)
     enter(session)
     atexit.register(session.close)
     return session

@@ -21,12 +21,16 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from samestep import phase
 from samestep.device import Readback, is_on_host
 from samestep.errors import ConfigError, LossError
 from samestep.findings import Finding
 from samestep.train import stop
+from samestep.train.conditions import refuse_operator
 from samestep.train.exchange import Exchange, Numbers
 from samestep.train.randomness import Randomness
+from samestep.train.shard_buffers import ShardBuffers
+from samestep.train.sharded import ShardedExchange
 from samestep.world import World
 
 Number = Tensor | float
@@ -47,7 +51,10 @@ class Totals:
 
     def read(self) -> tuple[float, float, bool]:
         """Sum of losses, sum of weights, and whether any rank wished to stop."""
-        values = self._values.read() if isinstance(self._values, Readback) else self._values
+        values = self._values
+        if isinstance(values, Readback):
+            with phase.waiting():
+                values = values.read()
         loss_sum, weight, wishes = values
         return loss_sum, weight, wishes > 0
 
@@ -75,6 +82,7 @@ class Stepper:
         optimizer: Optimizer,
         world: World,
         randomness: Randomness,
+        buffers: ShardBuffers,
         scaler: GradScaler | None,
         index: int,
     ) -> None:
@@ -84,13 +92,12 @@ class Stepper:
         self.after_first_step: Callable[[], None] | None = None
         self._world = world
         self._randomness = randomness
+        self._buffers = buffers
         self.scaler = scaler
         self._scaler_state: dict[str, Any] | None = None
         self._index = index
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | ShardedExchange | None = None
         self._unit: Number | None = None  # U of the module's docstring
-        self._loss_sum: Number = 0.0
-        self._weight: Number = 0.0
 
     def state(self) -> dict[str, Any]:
         """What the next step needs, free of the world."""
@@ -119,56 +126,61 @@ class Stepper:
 
     def begin(self, turn: int) -> None:
         """Make ready for the forward of a turn."""
+        phase.enter("forward", step=self.num_steps + 1)
         if turn == 0:
             self.abandon()
             self.optimizer.zero_grad(set_to_none=True)
-            self._loss_sum = self._weight = 0.0
         self._randomness.begin_turn(self._index, self.num_steps, turn)
 
     def backward(
         self, loss_sum: Tensor, weight: Number, penalty: Tensor | None, turn: int, turns: int
     ) -> None:
         """Add the gradients of one turn; in the last one the exchange starts as they get ready."""
+        phase.enter("backward")
         world = self._world
         exchange = self._exchange_of_now()
-        if world.is_idle:
+        is_idle = world.is_idle
+        if is_idle:
             weight = 0.0
-        else:
-            seen = loss_sum.detach()
-            self._loss_sum = self._loss_sum + seen if turn else seen
-            self._weight = self._weight + weight
         if self._unit is None:
             self._look_at_weight(weight)
-            exchange.carry(self._values(0.0, weight, 0.0), ahead=True)
-            self._unit = float(exchange.carried()[1]) * turns or 1.0
+            self._unit = exchange.unit(weight)
         is_last = turn == turns - 1
-        if is_last:
-            values = self._values(self._loss_sum, self._weight, float(stop.requested() is not None))
-            # the factor of a penalty has to be known before backward
-            exchange.carry(values, ahead=penalty is not None)
-        if world.is_idle:
-            # the others' synchronised norms need this rank's company on the way back; its gradients count
-            # nothing, and are thrown away rather than multiplied by 0, which would keep a NaN
-            kept = [parameter.grad for parameter in exchange.parameters]
-            self.optimizer.zero_grad(set_to_none=True)
-            loss_sum.backward(torch.zeros_like(loss_sum))
-            for parameter, gradient in zip(exchange.parameters, kept, strict=True):
-                parameter.grad = gradient
+        wish = float(is_last and stop.requested() is not None)
+        if is_idle:
+            if world.shards is None:
+                self._keep_company(loss_sum, exchange)
+            exchange.add([0.0, 0.0, wish], is_last=is_last)
         else:
+            # on the host the number itself: the tensor is the user's, and may be changed in place later
+            seen = loss_sum.item() if is_on_host(loss_sum) else loss_sum.detach()
+            exchange.add(self._values(seen, weight, wish), is_last=is_last)
             roots, seeds = [loss_sum], [self._seed(loss_sum, 1.0)]
-            if penalty is not None and is_last:
+            if penalty is not None:
+                # by the weight of this turn, so that over all turns and ranks U / W makes it count once
                 roots.append(penalty)
-                seeds.append(self._seed(penalty, self._penalty_factor(exchange)))
-            if is_last:
-                exchange.begin()
+                seeds.append(self._seed(penalty, weight))
             torch.autograd.backward(roots, seeds)
+        exchange.end_turn()
+
+    def _keep_company(self, loss_sum: Tensor, exchange: "Exchange | ShardedExchange") -> None:
+        """Go back through the stand-in batch: the others' synchronised norms need this rank on the way.
+
+        Its gradients count nothing, and are thrown away rather than multiplied by 0, which would keep a NaN.
+        """
+        kept = [parameter.grad for parameter in exchange.parameters]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss_sum.backward(torch.zeros_like(loss_sum))
+        for parameter, gradient in zip(exchange.parameters, kept, strict=True):
+            parameter.grad = gradient
 
     def update(self, *, clip_norm: float | None, schedule: Any, stop_on_nan: bool) -> None:
         """Finish the gradient, clip it, update the parameters and move the schedule on."""
         assert self._exchange is not None
-        self._exchange.finish()
+        phase.enter("exchange")
+        values = self._exchange.finish()
+        phase.enter("update")
         parameters = self._exchange.parameters
-        values = self._exchange.carried()
         loss_sum, weight, _ = values
         if stop_on_nan and not math.isfinite(float(loss_sum)):
             raise NonFiniteLoss(
@@ -200,6 +212,7 @@ class Stepper:
             look, self.after_first_step = self.after_first_step, None
             look()
         self._randomness.begin_between(self._index, self.num_steps)
+        phase.enter("other", step=self.num_steps + 1)
 
     def abandon(self) -> None:
         """Give up a step that an exception ended; the next one starts clean."""
@@ -211,13 +224,16 @@ class Stepper:
         if self._exchange is not None:
             self._exchange.close()
 
-    def _exchange_of_now(self) -> Exchange:
+    def _exchange_of_now(self) -> "Exchange | ShardedExchange":
         """The exchange of the optimizer's trainable parameters; made anew when these are others."""
         now = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
         known = [] if self._exchange is None else self._exchange.parameters
         if self._exchange is None or len(now) != len(known) or not all(map(operator.is_, now, known)):
             self.close()
-            self._exchange = Exchange(now, self._world, seats=_NUM_VALUES)
+            if self._world.shards is None:
+                self._exchange = Exchange(now, self._world, seats=_NUM_VALUES)
+            else:
+                self._exchange = ShardedExchange(now, self._world, self._buffers, seats=_NUM_VALUES)
         return self._exchange
 
     def _look_at_weight(self, weight: Number) -> None:
@@ -228,20 +244,15 @@ class Stepper:
     def _values(self, loss_sum: Number, weight: Number, wish: float) -> Numbers:
         """What ranks add up beside gradients; plain numbers where nobody has to wait for them."""
         parts = [loss_sum, weight, wish]
-        if all(is_on_host(part) for part in parts if isinstance(part, Tensor)):
-            return [float(part) for part in parts]
+        on_host = [part for part in parts if not isinstance(part, Tensor)]
+        if len(on_host) == len(parts):
+            return on_host
         return torch.stack([_scalar(part, torch.float64, self._world.device) for part in parts])
 
     def _seed(self, root: Tensor, factor: Number) -> Tensor:
         assert self._unit is not None
         seed = _scalar(factor / self._unit, root.dtype, root.device)
         return seed if self.scaler is None else self.scaler.scale(seed)
-
-    def _penalty_factor(self, exchange: Exchange) -> Number:
-        # every rank with examples adds an equal part of W · penalty / U, so that U / W makes it count once
-        share = self._world.share
-        num_active = self._world.size if share is None else min(share.total, self._world.size)
-        return exchange.carried()[1] / num_active
 
 
 class Step:
@@ -292,8 +303,8 @@ class Step:
     ) -> None:
         """Backward of this rank's sum of losses; `weight` is the sum of their weights.
 
-        `penalty` is a term of the loss that belongs to no example; it counts once, not once a rank, and that
-        of the last turn is the one that counts.
+        `penalty` is a term of the loss that belongs to no example; it counts once, not once a rank or turn.
+        Where turns have different ones, they are averaged by weight.
         `outputs` is not looked at: a whole `Loss` can be passed on as `*loss`.
         """
         if self._has_backward:
@@ -307,7 +318,10 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None:
+            phase.enter("other")
             self._stepper.abandon()
+            if kind is RuntimeError:
+                refuse_operator(str(rest[0]))
             return
         if not self._has_backward:
             raise LossError("The block of world.step ended without a call of step.backward.")
@@ -330,10 +344,10 @@ def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:
     if isinstance(weight, Tensor):
         if weight.numel() != 1:
             raise LossError(f"The sum of weights is a tensor of shape {tuple(weight.shape)}: {rule}.")
-        weight = weight.detach().reshape(())
+        weight = weight.item() if is_on_host(weight) else weight.detach().reshape(())
     elif isinstance(weight, bool) or not isinstance(weight, int | float):
         raise LossError(f"The sum of weights is {weight!r}: {rule}.")
-    if (not isinstance(weight, Tensor) or is_on_host(weight)) and not 0 <= float(weight) < math.inf:
+    if not isinstance(weight, Tensor) and not 0 <= weight < math.inf:
         raise LossError(f"The sum of weights is {float(weight)}; it must be 0 or more, and finite.")
     if not loss_sum.requires_grad and torch.is_grad_enabled():
         raise LossError("The sum of losses does not depend on any parameter that is trained.")

@@ -16,6 +16,7 @@ from samestep.hooks import Hook
 from samestep.record import RecordWriter
 from samestep.task import Task
 from samestep.train.checkpoint import FOLDER_NAME, Checkpoint, CheckpointFolder, load, resolve
+from samestep.train.conditions import refuse_other_run
 from samestep.train.evaluate import eval_loader, make_data, make_metrics
 from samestep.train.model_state import load_model_state
 from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
@@ -160,7 +161,9 @@ class Training:
         path = self.world.broadcast_text(path)
         if not path:
             return
-        self.restore(load(Path(path)))
+        checkpoint = load(Path(path))
+        refuse_other_run(self.world, checkpoint)
+        self.restore(checkpoint)
         self.record.event("restored", checkpoint=path, step=self.step)
 
     def restore(self, checkpoint: Checkpoint) -> None:

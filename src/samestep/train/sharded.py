@@ -1,0 +1,296 @@
+"""The exchange of gradients in bitwise mode: shards are added up in one fixed tree, whatever the world.
+
+A rank runs its shards one after the other and adds up neighbours as they come. What it has in the end, one
+sum for each node that makes up its range, is cut into a slice for each rank; a rank gets its slice of all
+nodes, adds them up along the rest of the tree, and hands the finished slice to all. Where ranges are whole
+nodes, that moves what a ring all-reduce does: (N-1)/N of the gradients to the owners of slices and as much
+back. Other ranges are made up of more nodes, and those are sent one by one.
+
+Only the last shard of a rank overlaps with the exchange: its gradients leave bucket by bucket as they get
+ready. A gradient that a shard does not have counts as zeros wherever another shard has one, so that adding
+within a rank and adding between ranks give the same bits, the signs of zeros included.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from samestep.data.shard import cut
+from samestep.device import beside
+from samestep.train.exchange import Numbers, bucketed, refuse_sparse, refuse_twice, view_of
+from samestep.train.shard_buffers import ShardBuffers
+from samestep.train.tree import Node, TreeSum, nodes_of
+from samestep.world import Pending, World
+
+Gradients = list[Tensor | None]
+
+
+class _Bucket:
+    """Tensors that travel together, in a flat buffer for each of this rank's nodes; one becomes the sum."""
+
+    def __init__(self, likes: Sequence[Tensor], world: World, nodes: list[list[Node]]) -> None:
+        self._world = world
+        self._nodes = nodes
+        sizes = [*(like.numel() for like in likes), len(likes)]
+        dtype, device = likes[0].dtype, likes[0].device
+        self._flats = [torch.zeros(sum(sizes), dtype=dtype, device=device) for _ in nodes[world.rank]]
+        self._bounds = [cut(sum(sizes), world.size, rank) for rank in range(world.size)]
+        parts = [flat.split(sizes) for flat in self._flats]
+        self._views = [[view_of(part, like) for part, like in zip(row, likes, strict=False)] for row in parts]
+        self._num_users = [row[-1] for row in parts]
+        self._received: list[list[Tensor]] = []
+        self._pending: Pending | None = None
+
+    def launch(self, sums: list[Gradients]) -> None:
+        """Send to each rank its slice of the sums of this rank's nodes."""
+        for flat, views, users, tensors in zip(self._flats, self._views, self._num_users, sums, strict=True):
+            ready = {i: tensor for i, tensor in enumerate(tensors) if tensor is not None}
+            if len(ready) < len(tensors):
+                flat.zero_()
+                users[list(ready)] = 1
+            else:
+                users.fill_(1)
+            if ready:
+                torch._foreach_copy_([views[i] for i in ready], [*ready.values()])
+        world, start, stop = self._world, *self._bounds[self._world.rank]
+        others = [rank for rank in range(world.size) if rank != world.rank]
+        self._received = [
+            [flat[start:stop] for flat in self._flats]
+            if rank == world.rank
+            else [self._flats[0].new_empty(stop - start) for _ in nodes]
+            for rank, nodes in enumerate(self._nodes)
+        ]
+        self._pending = world.post(
+            {rank: [flat[slice(*self._bounds[rank])] for flat in self._flats] for rank in others},
+            {rank: self._received[rank] for rank in others},
+        )
+
+    def pass_on(self) -> None:
+        """Add up this rank's slice along the tree and hand it to all."""
+        world = self._world
+        with beside(self._flats[0].device):
+            self.wait()
+            tree: TreeSum[Tensor] = TreeSum(Tensor.add_)
+            for nodes, slices in zip(self._nodes, self._received, strict=True):
+                for node, part in zip(nodes, slices, strict=True):
+                    tree.push(node, part)
+            total, mine = self._flats[0], tree.total()
+            own = total[slice(*self._bounds[world.rank])]
+            if own.data_ptr() != mine.data_ptr():
+                own.copy_(mine)
+            self._received = []
+            others = [rank for rank in range(world.size) if rank != world.rank]
+            self._pending = world.post(
+                {r: [own] for r in others}, {r: [total[slice(*self._bounds[r])]] for r in others}
+            )
+
+    def wait(self) -> None:
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+
+    def totals(self, is_missing: Sequence[bool]) -> Gradients:
+        """The sums of all shards; None where this rank `is_missing` one and no other has it either."""
+        self.wait()
+        if not any(is_missing):
+            return list(self._views[0])
+        users = self._num_users[0].tolist()
+        return [
+            view if count > 0 or not missing else None
+            for view, count, missing in zip(self._views[0], users, is_missing, strict=True)
+        ]
+
+
+class ShardedExchange:
+    """Sums gradients, and some numbers beside them, over the shards of a step; the same bits on any world.
+
+    `add` before the backward of each turn and `end_turn` after it; `finish` when the last one is over.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], world: World, buffers: ShardBuffers, *, seats: int
+    ) -> None:
+        assert world.shards is not None
+        self.parameters = list(parameters)
+        self._world = world
+        self._buffers = buffers
+        self._num_seats = seats
+        ranges = [cut(world.shards, world.size, rank) for rank in range(world.size)]
+        self._nodes = [list(nodes_of(*shards)) for shards in ranges]
+        self._start, self._stop = ranges[world.rank]
+        places = {id(parameter): index for index, parameter in enumerate(self.parameters)}
+        groups = bucketed(self.parameters) if world.size > 1 else []
+        self._indices = [[places[id(parameter)] for parameter in group] for group in groups]
+        self._buckets = [_Bucket(group, world, self._nodes) for group in groups]
+        self._numbers_bucket: _Bucket | None = None
+        self._missing = [[False] * len(indices) for indices in self._indices]
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, number))
+            for number, group in enumerate(groups)
+            for parameter in group
+        ]
+        self._is_on_host = True
+        self._in_flight: _Bucket | None = None
+        self._leaf = torch.zeros(0)
+        self._forget()
+
+    def unit(self, weight: Tensor | float) -> float:
+        """A guess at the sum of weights of a first step, from its first shard; the same on all ranks."""
+        share = self._world.share
+        assert share is not None
+        guess = torch.as_tensor(weight, dtype=torch.float64).cpu() * share.batch / max(1, share.count)
+        self._world.broadcast_(guess)
+        return float(guess) or 1.0
+
+    def add(self, numbers: Numbers, *, is_last: bool) -> None:
+        """Count the numbers of a turn, and what its forward changed in buffers; before its backward.
+
+        The backward of the last turn may send gradients as they get ready.
+        """
+        share = self._world.share
+        assert share is not None
+        self._is_on_host = not isinstance(numbers, Tensor)
+        seats = torch.as_tensor(numbers, dtype=torch.float64, device=self._world.device)
+        leaf = torch.cat([seats, *self._buffers.moved(share.count)])
+        if share.part:
+            leaf += self._leaf
+        self._leaf = leaf
+        absent = partial(torch.zeros_like, leaf)
+        if share.count and share.ends_shard:
+            self._numbers.fill(share.shard, absent)
+            self._numbers.push(Node(share.shard, 1), leaf)
+        if is_last:
+            if not share.count:  # a wish to stop is heard from a rank without examples as well
+                self._numbers.push(Node(self._numbers.stop, 1), leaf)
+            self._numbers.fill(self._stop, absent)
+            self._is_running = True
+            if self._buckets:
+                self._numbers_bucket = self._numbers_bucket or _Bucket([leaf], self._world, self._nodes)
+                self._numbers_bucket.launch([[vector] for _, vector in self._numbers.sums])
+                self._in_flight = self._numbers_bucket
+
+    def end_turn(self) -> None:
+        """Put the gradients of a shard aside that was not this rank's last."""
+        share = self._world.share
+        assert share is not None
+        if self._is_running or not share.ends_shard:
+            return
+        self._gradients.fill(share.shard, self._absent)
+        self._gradients.push(Node(share.shard, 1), self._taken(range(len(self.parameters))))
+
+    def finish(self) -> Numbers:
+        """Make each gradient the sum over all shards, settle the buffers, and tell the numbers' sums."""
+        share = self._world.share
+        assert share is not None
+        if self._buckets:
+            while self._num_launched < len(self._buckets):
+                self._launch_next()
+            assert self._in_flight is not None
+            self._in_flight.pass_on()
+            for bucket, indices, is_missing in zip(self._buckets, self._indices, self._missing, strict=True):
+                for index, total in zip(indices, bucket.totals(is_missing), strict=True):
+                    self.parameters[index].grad = total
+            assert self._numbers_bucket is not None
+            (numbers,) = self._numbers_bucket.totals([False])
+            assert numbers is not None
+        else:
+            (gradients,) = self._sums_of(range(len(self.parameters)))
+            for parameter, total in zip(self.parameters, gradients, strict=True):
+                parameter.grad = total
+            numbers = self._numbers.total()
+        self._forget()
+        self._buffers.settle(numbers[self._num_seats :], share.batch)
+        seats = numbers[: self._num_seats]
+        return seats.tolist() if self._is_on_host else seats.clone()
+
+    def abandon(self) -> None:
+        """Forget what was added since the last step."""
+        for bucket in self._buckets:
+            bucket.wait()
+        if self._numbers_bucket is not None:
+            self._numbers_bucket.wait()
+        self._forget()
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _forget(self) -> None:
+        self._gradients: TreeSum[Gradients] = TreeSum(_added, self._start)
+        self._numbers: TreeSum[Tensor] = TreeSum(Tensor.add_, self._start)
+        self._ready = [len(indices) for indices in self._indices]
+        self._num_launched = 0
+        self._is_running = False
+        self._in_flight = None
+
+    def _absent(self) -> Gradients:
+        return [None] * len(self.parameters)
+
+    def _taken(self, indices: Sequence[int]) -> Gradients:
+        """The gradients of this backward, taken away from the parameters."""
+        taken: Gradients = []
+        for index in indices:
+            parameter = self.parameters[index]
+            refuse_sparse(parameter)
+            taken.append(parameter.grad)
+            parameter.grad = None
+        return taken
+
+    def _sums_of(self, indices: Sequence[int]) -> list[Gradients]:
+        """The sums of this rank's nodes, for some parameters, when its last shard is done with them."""
+        share = self._world.share
+        assert share is not None
+        tree: TreeSum[Gradients] = TreeSum(_added, self._start)
+        for node, gradients in self._gradients.sums:
+            tree.push(node, [gradients[index] for index in indices])
+            for index in indices:  # the last to hold them is then the one that adds them up
+                gradients[index] = None
+
+        def absent() -> Gradients:
+            return [None] * len(indices)
+
+        if share.count:
+            tree.fill(share.shard, absent)
+            tree.push(Node(share.shard, 1), self._taken(indices))
+        tree.fill(self._stop, absent)
+        if not self._buckets:
+            return [tree.total()]
+        return [gradients for _, gradients in tree.sums]
+
+    def _on_gradient(self, number: int, parameter: Tensor) -> None:
+        if not self._is_running:
+            return
+        if number < self._num_launched:
+            refuse_twice(parameter)
+        self._ready[number] -= 1
+        while self._num_launched < len(self._buckets) and self._ready[self._num_launched] == 0:
+            self._launch_next()
+
+    def _launch_next(self) -> None:
+        number = self._num_launched
+        sums = self._sums_of(self._indices[number])
+        self._missing[number] = [all(row[i] is None for row in sums) for i in range(len(sums[0]))]
+        bucket = self._buckets[number]
+        bucket.launch(sums)
+        # one behind: by now the slices of the bucket before have had the time of a bucket to arrive
+        if self._in_flight is not None:
+            self._in_flight.pass_on()
+        self._in_flight = bucket
+        self._num_launched += 1
+
+
+def _added(left: Gradients, right: Gradients) -> Gradients:
+    """The sum of two nodes, in the memory of the left one; no gradient counts as zeros beside one."""
+    both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+    if both:
+        torch._foreach_add_([a for a, _ in both], [b for _, b in both])
+    for i, (a, b) in enumerate(zip(left, right, strict=True)):
+        if a is None and b is not None:
+            left[i] = b.add_(0.0)
+        elif a is not None and b is None:
+            a.add_(0.0)
+    return left
