@@ -60,27 +60,27 @@ def _rows(quick: bool) -> list[Row]:
     required = 1 / _AT_MOST
     rows = [
         throughput_row(
-            f"{_SHARDS} shards against DDP in {_SHARDS // _SIZE} turns, CNN, batch {batch_size}",
+            f"{_SHARDS} shards against DDP, CNN, batch {batch_size}",
             against_ddp(plain, images, batch_size, length),
             required=required,
-            note=f"{required:.3f} of the throughput is {_AT_MOST} times the step.",
+            note=f"DDP accumulates in {_SHARDS // _SIZE} turns; {required:.3f} is {_AT_MOST} times its step.",
         ),
         throughput_row(
-            "the same with batch norm, of each shard by itself on both sides",
+            f"{_SHARDS} shards against DDP, CNN with batch norm",
             against_ddp(normed, images, batch_size, length),
             required=required,
         ),
         throughput_row(
-            f"{_SIZE} shards against fast mode, CNN, batch {batch_size}",
+            f"{_SIZE} shards against fast mode, CNN",
             against_fast(plain, images, batch_size, length),
             required=required,
         ),
         throughput_row(
-            f"{_SHARDS} shards against DDP, MLP of 19M parameters, batch 64",
+            f"{_SHARDS} shards against DDP, MLP of 19M parameters",
             against_ddp(mlp, vectors, 64, long),
         ),
         throughput_row(
-            f"{_SIZE} shards against fast mode, MLP of 19M parameters, batch 64",
+            f"{_SIZE} shards against fast, MLP of 19M parameters",
             against_fast(mlp, vectors, 64, long),
         ),
     ]

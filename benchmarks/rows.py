@@ -20,7 +20,7 @@ class Row:
     ours: float
     theirs: float | None
     figure: Estimate | None = None
-    figure_unit: Literal["of their throughput", "µs added a step"] | None = None
+    figure_unit: Literal["of their throughput", "µs added a step", "of a cold start", "steps"] | None = None
     required: float | None = None
     note: str = ""
 
@@ -40,13 +40,13 @@ class Row:
 
     def cells(self) -> list[str]:
         """The row for people."""
-        digits = 3 if self._more_is_better else 1
+        digits = 1 if self.figure_unit == "µs added a step" else 3
         value = interval = required = ""
         if self.figure is not None:
             value = f"{self.figure.value:.{digits}f} {self.figure_unit}"
             interval = f"{self.figure.low:.{digits}f} … {self.figure.high:.{digits}f}"
         if self.required is not None:
-            required = f"{'at least' if self._more_is_better else 'below'} {self.required:g}"
+            required = f"{'at least' if self._more_is_better else 'below'} {self.required:.3g}"
         sides = ["" if side is None else f"{side:.4g} {self.unit}" for side in (self.ours, self.theirs)]
         return [self.what, *sides, value, interval, required, {None: "", True: "yes", False: "NO"}[self.met]]
 

@@ -14,7 +14,9 @@ import samestep
 import tasks
 import worlds
 from samestep.record import RecordWriter
+from samestep.train.evaluate import eval_loader
 from samestep.train.loop import Loop
+from samestep.train.predict import predictions
 from samestep.train.training import Training
 
 WORLDS = (2, 3, 4)
@@ -185,6 +187,22 @@ def test_ranges_that_are_no_nodes_are_sent_node_by_node() -> None:
     """3 ranks of 8 shards have 2, 2 and 1 nodes."""
     for (sent, gradients), nodes in zip(worlds.run(3, bytes_sent, shards=8), (2, 2, 1), strict=True):
         assert sent == pytest.approx((nodes + 1) * gradients * 2 / 3, rel=0.01)
+
+
+def predicted(world) -> Tensor:
+    world.set_mode(8)
+    task = tasks.image_task(dtype=torch.float32)
+    world.reset(task.seed)
+    model = world.replicate(task.model())
+    loader = eval_loader(task, world, tasks.Images(23, augment=False, dtype=torch.float32))
+    return torch.cat([rows["output"] for rows in predictions(task, world, model, loader)])
+
+
+def test_predictions_are_whole_and_have_the_same_bits() -> None:
+    (reference,) = worlds.run(1, predicted)
+    assert len(reference) == 23
+    for size in WORLDS:
+        assert torch.equal(worlds.run(size, predicted)[0], reference)
 
 
 # What would break the promise is refused by name; its correct twin is silent.

@@ -30,12 +30,13 @@ def predictions(task: Task, world: Session, model: nn.Module, loader: Loader) ->
     """
     model.eval()
     for batches in loader.by_step():
-        own: Named = {}
+        shards: list[Named] = []
         for batch in batches:
             with torch.no_grad(), autocast(task, world), world.evaluation():
                 outputs = _outputs(task, model, batch)
             assert world.share is not None
-            own = _named(outputs, world.share.count)
+            shards.append(_named(outputs, world.share.count))
+        own = {name: torch.cat([shard[name] for shard in shards]) for name in shards[0]} if shards else {}
         yield _gathered(world, own)
 
 

@@ -4,7 +4,8 @@ A rank runs its shards one after the other and adds up neighbours as they come. 
 sum for each node that makes up its range, is cut into a slice for each rank; a rank gets its slice of all
 nodes, adds them up along the rest of the tree, and hands the finished slice to all. Where ranges are whole
 nodes, that moves what a ring all-reduce does: (N-1)/N of the gradients to the owners of slices and as much
-back. Other ranges are made up of more nodes, and those are sent one by one.
+back. Other ranges are made up of more nodes, and those are sent one by one. What is so small that its way
+counts more than its size is sent whole, to be added up by everybody.
 
 Only the last shard of a rank overlaps with the exchange: its gradients leave bucket by bucket as they get
 ready. A gradient that a shard does not have counts as zeros wherever another shard has one, so that adding
@@ -27,6 +28,10 @@ from samestep.world import Pending, World
 
 Gradients = list[Tensor | None]
 
+_SMALL_BYTES = 16 << 10
+_SMALL_BYTES_OF_TWO = 1 << 20
+"""Up to so many bytes are sent whole; between two ranks that moves no more than slices do."""
+
 
 class _Bucket:
     """Tensors that travel together, in a flat buffer for each of this rank's nodes; one becomes the sum."""
@@ -37,7 +42,13 @@ class _Bucket:
         sizes = [*(like.numel() for like in likes), len(likes)]
         dtype, device = likes[0].dtype, likes[0].device
         self._flats = [torch.zeros(sum(sizes), dtype=dtype, device=device) for _ in nodes[world.rank]]
-        self._bounds = [cut(sum(sizes), world.size, rank) for rank in range(world.size)]
+        self._is_sliced = sum(sizes) * likes[0].element_size() > (
+            _SMALL_BYTES if world.size > 2 else _SMALL_BYTES_OF_TWO
+        )
+        self._bounds = [
+            cut(sum(sizes), world.size, rank) if self._is_sliced else (0, sum(sizes))
+            for rank in range(world.size)
+        ]
         parts = [flat.split(sizes) for flat in self._flats]
         self._views = [[view_of(part, like) for part, like in zip(row, likes, strict=False)] for row in parts]
         self._num_users = [row[-1] for row in parts]
@@ -45,7 +56,7 @@ class _Bucket:
         self._pending: Pending | None = None
 
     def launch(self, sums: list[Gradients]) -> None:
-        """Send to each rank its slice of the sums of this rank's nodes."""
+        """Send to each rank its slice, or all, of the sums of this rank's nodes."""
         for flat, views, users, tensors in zip(self._flats, self._views, self._num_users, sums, strict=True):
             ready = {i: tensor for i, tensor in enumerate(tensors) if tensor is not None}
             if len(ready) < len(tensors):
@@ -69,7 +80,7 @@ class _Bucket:
         )
 
     def pass_on(self) -> None:
-        """Add up this rank's slice along the tree and hand it to all."""
+        """Add up what came along the tree; if it is this rank's slice, hand it to all."""
         world = self._world
         with beside(self._flats[0].device):
             self.wait()
@@ -82,6 +93,8 @@ class _Bucket:
             if own.data_ptr() != mine.data_ptr():
                 own.copy_(mine)
             self._received = []
+            if not self._is_sliced:
+                return
             others = [rank for rank in range(world.size) if rank != world.rank]
             self._pending = world.post(
                 {r: [own] for r in others}, {r: [total[slice(*self._bounds[r])]] for r in others}

@@ -23,6 +23,8 @@ __all__ = ["HERE", "LOST", "ROUND", "Meeting", "TCPStore", "hasten"]
 HERE = "127.0.0.1"
 MEET_S = 3.0
 """How long members wait for one another before they look again how many are left."""
+_SIGN_OF_LIFE_S = 5
+_FOR_EVER_S = 100 * 365 * 24 * 3600
 LOST = "samestep/lost"
 ROUND = "samestep/round"
 
@@ -71,6 +73,10 @@ class Meeting(RendezvousHandler):
             max_nodes=num_left,
             local_addr=HERE,
             timeout=dynamic_rendezvous.RendezvousTimeout(join=timedelta(seconds=MEET_S)),
+            # members are not given up for lack of a sign of life: torch tells that by the time of day, which
+            # may jump, and whoever is gone is known to the host at once
+            keep_alive_max_attempt=_FOR_EVER_S // _SIGN_OF_LIFE_S,
+            keep_alive_interval=_SIGN_OF_LIFE_S,
         )
         # torch looks once a second, out of regard for stores that serve a thousand machines
         holder: Any = getattr(self._handler, "_state_holder", None)
