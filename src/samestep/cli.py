@@ -249,7 +249,7 @@ def _run(
     check_ranks(ranks, present)
     if present == 0 and say_device:
         console.print(f"no GPU found: {ranks} CPU rank{'s' * (ranks > 1)} (gloo)")
-    with show.Watch(console, out, title=f"{ranks} rank{'s' * (ranks > 1)}") as watch:
+    with show.Watch(console, out, title=show.ranks(ranks)) as watch:
         outcome = launch(
             job,
             gpus=limits,

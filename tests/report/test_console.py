@@ -110,3 +110,11 @@ def test_the_answer_is_one_object_on_standard_output(capsys):
     show.answer({"digest": "ab", "loss": "NaN"})
     out, err = capsys.readouterr()
     assert json.loads(out) == {"digest": "ab", "loss": "NaN"} and err == ""
+
+
+def test_the_number_of_ranks_is_that_of_now(tmp_path):
+    write(tmp_path).describe(world_size=2)
+    console = plain()
+    watch = show.Watch(console, tmp_path, title="3 ranks")
+    look(watch)
+    assert text_of(console).startswith("2 ranks: ")

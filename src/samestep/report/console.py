@@ -29,6 +29,11 @@ def talk() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
+def ranks(size: int) -> str:
+    """A number of ranks, in words."""
+    return f"{size} rank{'s' * (size > 1)}"
+
+
 def answer(value: Mapping[str, Any]) -> None:
     """Print the answer for machines: one JSON object, alone on standard output."""
     sys.stdout.write(json.dumps(value, default=str) + "\n")
@@ -87,9 +92,17 @@ class Watch:
         if progress is None:
             return
         about = read_json(self._folder / "record.json") or {}
+        if isinstance(size := about.get("world_size"), int):  # fewer than at first, if ranks were lost
+            self._title = ranks(size)
         state = self._state(progress, about, now)
         if self._bar is not None and self._row is not None:
-            self._bar.update(self._row, total=about.get("num_steps"), completed=progress["step"], state=state)
+            self._bar.update(
+                self._row,
+                title=self._title,
+                total=about.get("num_steps"),
+                completed=progress["step"],
+                state=state,
+            )
         elif now - self._told >= PLAIN_EVERY_S:
             self._told = now
             self._console.print(Text(f"{self._title}: {state}"))
