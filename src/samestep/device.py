@@ -5,6 +5,7 @@ works on a `torch.device` that it was handed.
 """
 
 import platform
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -91,6 +92,19 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 def beside(device: torch.device) -> AbstractContextManager[Any]:
     """Inside, what is given to `device` does not make that wait which is given to it outside."""
     return torch.cuda.stream(_side_stream(device)) if device.type == "cuda" else nullcontext()
+
+
+def in_use_here(tensors: Iterable[torch.Tensor]) -> None:
+    """Keep the memory of tensors from being given away before what was begun here with them is done."""
+    for tensor in tensors:
+        if tensor.device.type == "cuda":
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def catch_up(device: torch.device) -> None:
+    """Have what comes wait for what was begun `beside`."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).wait_stream(_side_stream(device))
 
 
 class Readback:

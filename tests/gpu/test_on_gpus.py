@@ -16,9 +16,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run_task(world, folder: str, **changes: Any) -> tuple[str, torch.Tensor, list[Any]]:
+def run_task(
+    world, folder: str, shards: int | None = None, **changes: Any
+) -> tuple[str, torch.Tensor, list[Any]]:
     import tasks
 
+    world.set_mode(shards)
     task = tasks.image_task(**changes)
     world.reset(task.seed)
     out = Path(folder) / f"world-{world.size}"
@@ -40,6 +43,21 @@ def test_two_gpus_take_the_step_of_one(tmp_path: Path, changes: dict[str, Any]) 
         for _, weights, findings in pools[2].run(run_task, folder=str(tmp_path), **changes):
             assert findings == []
             assert float((weights - expected).abs().max() / expected.abs().max()) < 1e-10
+    finally:
+        for pool in pools.values():
+            pool.close()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"dtype": torch.float32, "precision": "bf16"}], ids=["plain", "bf16"]
+)
+def test_two_gpus_have_the_bits_of_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    pools = {size: worlds.Pool(size, on_gpus=True) for size in (1, 2)}
+    try:
+        _, expected, _ = pools[1].run(run_task, folder=str(tmp_path), shards=8, **changes)[0]
+        for _, weights, findings in pools[2].run(run_task, folder=str(tmp_path), shards=8, **changes):
+            assert findings == []
+            assert torch.equal(weights, expected)
     finally:
         for pool in pools.values():
             pool.close()

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from samestep.data.shard import cut
-from samestep.device import beside
+from samestep.device import beside, catch_up, in_use_here
 from samestep.train.exchange import Numbers, bucketed, refuse_sparse, refuse_twice, view_of
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.tree import Node, TreeSum, nodes_of
@@ -92,6 +92,7 @@ class _Bucket:
             own = total[slice(*self._bounds[world.rank])]
             if own.data_ptr() != mine.data_ptr():
                 own.copy_(mine)
+            in_use_here(part for slices in self._received for part in slices)
             self._received = []
             if not self._is_sliced:
                 return
@@ -108,6 +109,7 @@ class _Bucket:
     def totals(self, is_missing: Sequence[bool]) -> Gradients:
         """The sums of all shards; None where this rank `is_missing` one and no other has it either."""
         self.wait()
+        catch_up(self._flats[0].device)
         if not any(is_missing):
             return list(self._views[0])
         users = self._num_users[0].tolist()
