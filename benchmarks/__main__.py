@@ -1,4 +1,7 @@
-"""`python -m benchmarks [name…] [--quick] [--json FILE]`: runs them, prints a table each."""
+"""`python -m benchmarks [name…] [--quick] [--json FILE]`: runs them, prints a table each.
+
+`python -m benchmarks faults [--kills N] [--seed S]` takes about twenty minutes, and runs only when named.
+"""
 
 import argparse
 import json
@@ -10,17 +13,22 @@ import torch
 from rich.console import Console
 
 import samestep
-from benchmarks import bitwise, ddp, order, step
+from benchmarks import bitwise, ddp, faults, order, step
 from benchmarks.rows import table
 
-_ALL = {"step": step, "ddp": ddp, "bitwise": bitwise, "order": order}
+_ALL = {"step": step, "ddp": ddp, "bitwise": bitwise, "order": order, "faults": faults}
+_LONG = ("faults",)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What Samestep costs.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(_ALL)}; all without a name")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(_ALL)}; without a name, all but {_LONG[0]}"
+    )
     parser.add_argument("--quick", action="store_true", help="a few steps each, to see that they run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--kills", type=int, default=100, help="of faults: at least so many  [%(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="of faults: which  [%(default)s]")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(_ALL):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(_ALL)}")
@@ -44,8 +52,9 @@ def main() -> None:
         highlight=False,
     )
     results = {}
-    for name in arguments.names or _ALL:
-        rows = _ALL[name].run(quick=arguments.quick)
+    for name in arguments.names or [name for name in _ALL if name not in _LONG]:
+        options = {"kills": arguments.kills, "seed": arguments.seed} if name == "faults" else {}
+        rows = _ALL[name].run(quick=arguments.quick, **options)
         console.print(table(_ALL[name].TITLE, rows))
         results[name] = [row.to_json() for row in rows]
     if arguments.json is not None:

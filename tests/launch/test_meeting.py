@@ -2,6 +2,7 @@
 
 import threading
 import time
+from datetime import datetime, timedelta
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousClosedError
@@ -13,7 +14,10 @@ from samestep.launch.limits import Limits
 
 def meet(stores, limits):
     """The (rank, size) that each member gets, and the seconds that it took."""
-    meetings = [Meeting(store, limits) for store in stores]
+    return meet_again([Meeting(store, limits) for store in stores])
+
+
+def meet_again(meetings):
     met = {}
 
     def join(number):
@@ -21,7 +25,7 @@ def meet(stores, limits):
         met[number] = (info.rank, info.world_size)
 
     began = time.monotonic()
-    threads = [threading.Thread(target=join, args=(number,)) for number in range(len(stores))]
+    threads = [threading.Thread(target=join, args=(number,)) for number in range(len(meetings))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -29,9 +33,13 @@ def meet(stores, limits):
     return met, time.monotonic() - began
 
 
-def test_those_that_are_left_meet_at_once(monkeypatch):
+@pytest.fixture(autouse=True)
+def _hastened(monkeypatch):
     monkeypatch.setattr(meeting.dynamic_rendezvous, "_delay", meeting.dynamic_rendezvous._delay)
     meeting.hasten()
+
+
+def test_those_that_are_left_meet_at_once():
     server = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
     stores = [TCPStore(HERE, server.port, is_master=False) for _ in range(3)]
     limits = Limits(least=2, most=3)
@@ -45,3 +53,29 @@ def test_those_that_are_left_meet_at_once(monkeypatch):
     server.add(LOST, 1)
     with pytest.raises(RendezvousClosedError):
         Meeting(stores[0], limits).next_rendezvous()
+
+
+class Tomorrow(datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(days=1)
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "control: given up, as torch does"])
+def test_a_clock_that_jumps_makes_nobody_lose_another(monkeypatch, is_kept):
+    if not is_kept:
+        monkeypatch.setattr(meeting, "_FOR_EVER_S", 15)
+    server = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+    limits = Limits(most=2, restarts=1)
+    first, second = (Meeting(TCPStore(HERE, server.port, is_master=False), limits) for _ in range(2))
+    met, _ = meet_again([first, second])
+    assert sorted(met.values()) == [(0, 2), (1, 2)]
+    monkeypatch.setattr(meeting.dynamic_rendezvous, "datetime", Tomorrow)
+    waiting = threading.Thread(target=first.next_rendezvous, daemon=True)
+    waiting.start()
+    deadline = time.monotonic() + 2
+    while second.num_nodes_waiting() == 0 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert second.num_nodes_waiting() == (1 if is_kept else 0)
+    second.next_rendezvous()
+    waiting.join(20)

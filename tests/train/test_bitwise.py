@@ -339,6 +339,190 @@ def two_optimizers(world) -> None:
                 step.backward(model(batch).sum(), len(batch))
 
 
+def stepping(world, use: Any, model: nn.Module | None = None) -> None:
+    """Call `use(number, model, optimizers, batch)` for four shards a step."""
+    world.set_mode(4)
+    world.reset(0)
+    model = world.replicate(nn.Linear(2, 1) if model is None else model)
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+    for number, batch in enumerate(world.loader(torch.ones(16, 2), batch_size=8)):
+        use(number, model, optimizers, batch)
+
+
+def one_step(world, model: nn.Module, optimizer: Any, batch: Tensor) -> None:
+    with world.step(optimizer) as step:
+        step.backward(model(batch).sum(), len(batch))
+
+
+def two_optimizers_in_turn(world) -> None:
+    stepping(world, lambda n, model, optimizers, batch: one_step(world, model, optimizers[n % 2], batch))
+
+
+def twice_on_a_batch(world) -> None:
+    def use(number: int, model: nn.Module, optimizers: Any, batch: Tensor) -> None:
+        one_step(world, model, optimizers[0], batch)
+        one_step(world, model, optimizers[0], batch)
+
+    stepping(world, use)
+
+
+def a_shard_is_passed_over(world) -> None:
+    def use(number: int, model: nn.Module, optimizers: Any, batch: Tensor) -> None:
+        if number != 1:
+            one_step(world, model, optimizers[0], batch)
+
+    stepping(world, use)
+
+
+def an_exception_is_passed_over(world) -> None:
+    def use(number: int, model: nn.Module, optimizers: Any, batch: Tensor) -> None:
+        try:
+            with world.step(optimizers[0]) as step:
+                step.backward(model(batch).sum(), len(batch))
+                if number == 1:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+
+    stepping(world, use)
+
+
+class Averages(nn.Module):
+    """A copy of a weight that follows it, as a parameter; it begins as its equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.average = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.average.lerp_(self.weight, 0.1)
+        return x @ (self.weight + self.average)
+
+
+def forward_changes_a_parameter(world) -> None:
+    stepping(
+        world, lambda n, model, optimizers, batch: one_step(world, model, optimizers[0], batch), Averages()
+    )
+
+
+class Remembers(nn.Module):
+    """Replaces a large buffer from its second call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("memory", torch.zeros(10_000))
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > 1:
+            self.memory = self.memory + 1
+        return x @ self.weight
+
+
+def large_buffer_changes_late(world) -> None:
+    stepping(
+        world, lambda n, model, optimizers, batch: one_step(world, model, optimizers[0], batch), Remembers()
+    )
+
+
+class Keeps(nn.Module):
+    """Buffers of every kind: most of them must keep their bits, the others must not depend on the world."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("largest", torch.tensor([2**63 - 1, 2**53 + 1]))
+        self.register_buffer("zero", torch.tensor(-0.0))
+        self.register_buffer("spectrum", torch.zeros(3, dtype=torch.complex64))
+        self.register_buffer("minimum", torch.tensor(torch.inf))
+        self.register_buffer("wide", torch.zeros(1).expand(5))
+        self.register_buffer("cache", None)
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache = torch.arange(3.0) if self.cache is None else self.cache
+        self.spectrum += torch.complex(x.mean(), x.std())
+        self.minimum.copy_(torch.minimum(self.minimum, x.min()))
+        self.count += 1
+        return x @ self.weight
+
+
+def kept(world) -> dict[str, Tensor]:
+    world.set_mode(4)
+    world.reset(0)
+    model = world.replicate(Keeps())
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+    data = torch.randn(22, 2, generator=torch.Generator().manual_seed(0))
+    for batch in world.loader(data, batch_size=8):
+        one_step(world, model, optimizer, batch)
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_buffers_of_every_kind() -> None:
+    (reference,) = worlds.run(1, kept)
+    assert reference["largest"].tolist() == [2**63 - 1, 2**53 + 1]
+    assert torch.signbit(reference["zero"])
+    assert int(reference["count"]) == 3  # once a step
+    assert torch.isfinite(reference["minimum"]) and reference["spectrum"].abs().min() > 0
+    for size in WORLDS:
+        for rank in worlds.run(size, kept):
+            assert all(torch.equal(rank[name], reference[name]) for name in reference), size
+
+
+def drawn_around_evaluations(world) -> Tensor:
+    """Dropout on shards that were handed out before an evaluation, and a draw after one."""
+    world.set_mode(4)
+    world.reset(0)
+    model = world.replicate(nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(22, 2, generator=torch.Generator().manual_seed(0))
+    valid = world.loader(data, batch_size=8, train=False)
+    for batch in world.loader(data, batch_size=8):
+        for rows in valid:
+            with world.evaluation():
+                model(rows)
+        with world.step(optimizer) as step:
+            step.backward(model(batch).sum() * torch.rand(()), len(batch))
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def test_an_evaluation_leaves_random_streams_alone() -> None:
+    (reference,) = worlds.run(1, drawn_around_evaluations)
+    for size in WORLDS:
+        assert all(torch.equal(rank, reference) for rank in worlds.run(size, drawn_around_evaluations)), size
+
+
+def compiled(world, batch_size: int) -> Tensor:
+    """Shards of several sizes through a compiled model."""
+    world.set_mode(4)
+    task = tasks.image_task(
+        dtype=torch.float32,
+        compile=True,
+        steps=4,
+        batch_size=batch_size,
+        valid_data=None,
+        metrics={},
+        clip_norm=None,
+    )
+    world.reset(task.seed)
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(task, world, Path(folder), record := RecordWriter(folder, world.rank))
+        Loop(training).run()
+        record.close()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in training.model.parameters()])
+
+
+def test_a_compiled_model_has_the_same_bits() -> None:
+    (reference,) = worlds.run(1, compiled, batch_size=18)
+    assert torch.equal(worlds.run(2, compiled, batch_size=18)[0], reference)
+
+
 def too_few_shards(world) -> None:
     world.set_mode(1)
 
@@ -353,6 +537,12 @@ def tiny_batch(world) -> None:
     [
         (outside_of_a_loader, 1, "world.step was called outside of a loader"),
         (two_optimizers, 1, "A second optimizer takes steps on the same batches"),
+        (two_optimizers_in_turn, 1, "Another optimizer was used in the middle of a step"),
+        (twice_on_a_batch, 1, "A second step was begun on the same batch"),
+        (a_shard_is_passed_over, 1, "Turn 3 of 4 was begun where turn 2 should be"),
+        (an_exception_is_passed_over, 1, "Turn 3 of 4 was begun where turn 1 should be"),
+        (forward_changes_a_parameter, 1, "The forward changes the parameter average"),
+        (large_buffer_changes_late, 1, "The forward changes the buffer memory"),
         (too_few_shards, 2, "shards is 1 and the world has 2 ranks"),
         (tiny_batch, 1, "batch_size is 4 and a batch is cut into 8 shards"),
     ],

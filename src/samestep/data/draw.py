@@ -197,9 +197,9 @@ def _send(world: World, batch: list[Index] | None, room: int) -> list[Index] | N
 
     Up to `room` whole numbers, of which all ranks know alike, are sent as one message.
     """
-    if world.size == 1:
-        return batch
     plain = batch is not None and all(type(index) is int for index in batch)
+    if world.size == 1 and (batch is None or plain):
+        return batch
     numbers = torch.tensor(batch if plain else [], dtype=torch.int64)
     message = torch.zeros(2 + room, dtype=torch.int64)
     message[0] = -1 if batch is None else len(batch)

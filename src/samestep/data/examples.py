@@ -35,7 +35,8 @@ class StepInput(NamedTuple):
 
     `collate_draws` says that the collate function was seen to draw random numbers. `seen` tells what a
     stream of examples began with, so that ranks can compare; it is empty otherwise. `unsteady` is the index
-    of an example that was not the same when it was asked for again.
+    of an example that was not the same when it was asked for again. `start` is where a stream says that the
+    batch begins; each worker counts for itself.
     """
 
     shares: list[Share]
@@ -43,6 +44,7 @@ class StepInput(NamedTuple):
     collate_draws: bool = False
     seen: str = ""
     unsteady: Any = None
+    start: int = 0
 
 
 class Collator:
@@ -187,7 +189,7 @@ class StreamExamples(IterableDataset[StepInput]):
             mine = turn[share.first : share.first + share.count] or turn[:1]
             batches.append(self._collate(mine, share))
         seen = fingerprint(examples) if position == 0 else ""
-        return StepInput(own, batches, self._collate.draws, seen)
+        return StepInput(own, batches, self._collate.draws, seen, start=position)
 
 
 def pass_on(item: StepInput) -> StepInput:

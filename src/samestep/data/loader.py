@@ -4,7 +4,7 @@ Knows who gets which example and in which order; knows nothing of models or grad
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -189,10 +189,18 @@ class Loader:
     def _stream_inputs(self) -> Iterator[StepInput]:
         self._stream.epoch = self._epoch
         # a stream has no positions to jump to: what was trained on already is read again and let go
-        for inputs in islice(self._batches, self._step, self._steps_per_epoch):
+        position = 0
+        for number, inputs in enumerate(islice(self._batches, self._steps_per_epoch)):
+            # of all workers together: what is drawn for a batch must not be drawn for another
+            moved = [
+                replace(share, position=share.position - inputs.start + position) for share in inputs.shares
+            ]
+            position += moved[0].batch
+            if number < self._step:
+                continue
             if inputs.seen:
                 self._refuse_different_streams(inputs.seen)
-            yield inputs
+            yield inputs._replace(shares=moved)
 
     def _refuse_unsteady(self, reason: str) -> None:
         self._world.drift(

@@ -35,6 +35,14 @@ class DropoutStream:
         self.key = key
         self._calls.clear()
 
+    def now(self) -> tuple[int, dict[int, int]]:
+        """Where the stream is, for `go_back`."""
+        return self.key, dict(self._calls)
+
+    def go_back(self, place: tuple[int, dict[int, int]]) -> None:
+        """Go on from where the stream was."""
+        self.key, self._calls = place[0], dict(place[1])
+
     def call(self) -> int:
         """The number of this call in the step.
 

@@ -67,12 +67,32 @@ def refuse_other_run(world: World, checkpoint: Checkpoint) -> None:
 
 def make_deterministic(*, strict: bool) -> None:
     """Have torch use deterministic kernels only; if not `strict`, warn of an operator that has none."""
+    global _before
+    _before = _before or _Flags()
     # cuBLAS reads it when it is first used
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=not strict)
     # filling memory that is about to be overwritten would only cost time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
+
+
+class _Flags:
+    """What the user had chosen before bitwise mode."""
+
+    def __init__(self) -> None:
+        self.is_deterministic = torch.are_deterministic_algorithms_enabled()
+        self.warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        self.fills_memory = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        self.benchmarks = torch.backends.cudnn.benchmark
+
+    def restore(self) -> None:
+        torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.warns_only)
+        torch.utils.deterministic.fill_uninitialized_memory = self.fills_memory  # type: ignore[attr-defined]
+        torch.backends.cudnn.benchmark = self.benchmarks
+
+
+_before: _Flags | None = None
 
 
 def refuse_operator(message: str) -> None:
@@ -86,5 +106,8 @@ def refuse_operator(message: str) -> None:
 
 
 def undo_deterministic() -> None:
-    """Let torch choose its kernels again."""
-    torch.use_deterministic_algorithms(False)
+    """Let torch choose its kernels as before."""
+    global _before
+    if _before is not None:
+        _before.restore()
+        _before = None

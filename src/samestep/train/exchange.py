@@ -77,7 +77,7 @@ class _Bucket:
             # a parameter that no rank used keeps no gradient, so that the optimizer passes over it
             users = self.num_users.tolist()
             for i in unused:
-                if users[i] > 0:
+                if users[i] != 0:
                     self.parameters[i].grad = self.views[i]
 
 

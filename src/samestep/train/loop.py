@@ -20,11 +20,11 @@ from samestep.train.conditions import conditions_of, refuse_operator
 from samestep.train.evaluate import as_loss, computed, evaluate, update_metrics
 from samestep.train.precision import autocast
 from samestep.train.rehearsal import rehearse
-from samestep.train.session import Session, init
+from samestep.train.session import Session, init, shards_of
 from samestep.train.state import digest
-from samestep.train.step import NonFiniteLoss, Totals
+from samestep.train.step import NonFiniteLoss, Totals, checked
 from samestep.train.training import Training
-from samestep.world import DEFAULT_SHARDS, current
+from samestep.world import current
 
 
 def train(
@@ -58,12 +58,12 @@ def run(
     existing = current()
     if not isinstance(existing, Session):
         world = init(seed=task.seed, mode=mode, shards=shards, allow_drift=allow_drift)
-    elif mode is None and shards is None:
-        world = existing
     else:
         world = existing
-        asked = None if mode == "fast" else shards or world.shards or DEFAULT_SHARDS
-        world.set_mode(asked, allow_drift=bool(allow_drift))
+        asked = shards_of(mode, shards, world.shards)
+        drifts = world.allow_drift if allow_drift is None else allow_drift
+        if (asked, drifts) != (world.shards, world.allow_drift):
+            world.set_mode(asked, allow_drift=drifts)
     if world.any(world.is_first and resume is False and (folder / "steps.jsonl").exists()):
         raise ConfigError(
             f"The run was to be written to {folder}, which holds a run already: go on with it by "
@@ -182,10 +182,12 @@ class Loop:
         def run() -> Tensor:
             self.world.begin_again()
             with self._autocast:
-                return as_loss(self.task.loss(training.model, batch)).sum
+                loss = as_loss(self.task.loss(training.model, batch))
+            return checked(loss.sum, loss.weight)[0]
 
         try:
-            differs = rehearse(training.model, run)
+            # hooks would become a part of a compiled model
+            differs = rehearse(training.model, run, outputs=not self.task.compile)
         except RuntimeError as error:
             refuse_operator(str(error))
             raise

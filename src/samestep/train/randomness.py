@@ -2,7 +2,7 @@
 
 import torch
 
-from samestep.data.generators import seed_all
+from samestep.data.generators import Snapshot, seed_all
 from samestep.device import generators_of
 from samestep.keys import derive
 from samestep.nn.dropout import DropoutStream
@@ -68,6 +68,10 @@ class Randomness:
         self.dropout.begin(0)
         self.begin(derive(self._seed, "evaluation", *place))
 
+    def now(self) -> "Streams":
+        """All streams as they are, to be put back."""
+        return Streams(self.dropout, self._generators)
+
     def was_drawn_from(self) -> bool:
         """Whether the turn took random numbers that depend on the rank.
 
@@ -84,3 +88,18 @@ class Randomness:
         if generator is torch.default_generator:
             self.dropout.draw_tokens(untouched)
         return untouched.get_state()
+
+
+class Streams:
+    """The state of every stream that a model draws from, at one moment."""
+
+    def __init__(self, dropout: DropoutStream, generators: list[torch.Generator]) -> None:
+        self._process = Snapshot()
+        self._generators = [(generator, generator.get_state()) for generator in generators]
+        self._dropout, self._calls = dropout, dropout.now()
+
+    def restore(self) -> None:
+        self._process.restore()
+        for generator, state in self._generators:
+            generator.set_state(state)
+        self._dropout.go_back(self._calls)

@@ -5,7 +5,7 @@ a crash too: kernels that add in any order, modules with a generator of their ow
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,20 +16,21 @@ Print = tuple[int, ...]
 """What a module's outputs or a gradient looked like: equal bits have equal prints."""
 
 
-def rehearse(model: nn.Module, run: Callable[[], Tensor]) -> str | None:
+def rehearse(model: nn.Module, run: Callable[[], Tensor], *, outputs: bool = True) -> str | None:
     """Run forward and backward twice and name what came out differently, or None.
 
     `run` sets the random streams and returns the loss. Gradients are thrown away; buffers are the caller's.
+    With `outputs`, those of each module are looked at, so that the first one is named.
     """
-    first, second = _prints(model, run), _prints(model, run)
+    first, second = (_prints(model, run, outputs=outputs) for _ in range(2))
     if [name for name, _ in first] != [name for name, _ in second]:
         return "the modules that ran"
     return next((name for (name, a), (_, b) in zip(first, second, strict=True) if a != b), None)
 
 
-def _prints(model: nn.Module, run: Callable[[], Tensor]) -> list[tuple[str, Print]]:
+def _prints(model: nn.Module, run: Callable[[], Tensor], *, outputs: bool) -> list[tuple[str, Print]]:
     prints: list[tuple[str, Print]] = []
-    with _watched(model, prints):
+    with _watched(model, prints) if outputs else nullcontext():
         loss = run()
     prints.append(("the loss", _print(loss)))
     loss.backward()

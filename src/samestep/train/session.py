@@ -28,6 +28,7 @@ from samestep.train.randomness import Randomness
 from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.step import Step, Stepper
+from samestep.train.turn_order import TurnOrder
 from samestep.train.watch import RANDOM_EVALUATION, FirstStepWatch
 from samestep.world import DEFAULT_SHARDS, Place, Share, World, enter, join
 
@@ -69,7 +70,7 @@ class Session(World):
         self._watches: list[FirstStepWatch] = []
         self._randomness = Randomness(self, seed)
         self._buffers = ShardBuffers(self)
-        self._last_step: tuple[Share | None, Stepper | None] = (None, None)
+        self._order = TurnOrder()
         self.on_share = self._begin_share
         set_stream(self._randomness.dropout)
         # the same on all ranks: what is made from now on, such as a model, is made alike
@@ -90,10 +91,11 @@ class Session(World):
         """
         refuse_lazy(model)
         model.to(self.device)
+        found = layers.synchronise(model)
         if self.shards is None:
-            for finding in layers.synchronise(model):
+            for finding in found:
                 self.notice(finding)
-        else:  # norms see their own shard
+        else:  # norms see their own shard, whether they could do more or not
             self._buffers.follow(model)
         layers.convert_dropout(model)
         refuse_unequal(model, self, values=from_rank is None)
@@ -123,13 +125,6 @@ class Session(World):
         `schedule` is stepped once after the update; `scaler` is for fp16 and decides once for all ranks.
         """
         stepper = self.stepper(optimizer, scaler)
-        if self.shards is not None and self.share is None:
-            raise ConfigError(
-                "world.step was called outside of a loader. In bitwise mode the loader hands out the shards: "
-                "iterate over world.loader(…)."
-            )
-        if self.shards is not None:
-            self._refuse_second(stepper)
         turn, turns = (self.share.turn, self.share.turns) if self.share is not None else (0, 1)
         return Step(stepper, turn, turns, clip_norm, schedule, stop_on_nan)
 
@@ -137,7 +132,9 @@ class Session(World):
         """What is known about the steps of `optimizer`; a checkpoint keeps its state."""
         stepper = self._steppers.get(id(optimizer))
         if stepper is None:
-            stepper = Stepper(optimizer, self, self._randomness, self._buffers, scaler, len(self._steppers))
+            stepper = Stepper(
+                optimizer, self, self._randomness, self._buffers, self._order, scaler, len(self._steppers)
+            )
             stepper.after_first_step = partial(self._look_at_first_step, optimizer)
             self._steppers[id(optimizer)] = stepper
         elif scaler is not None and scaler is not stepper.scaler:
@@ -164,11 +161,14 @@ class Session(World):
         They do depend on how the batch was cut, which is said once if the model draws any.
         """
         share = self.share
+        outside = self._randomness.now() if self.shards is not None else None
         self._randomness.begin_evaluation(share)
         phase.enter("forward", detail="evaluation")
         yield
         phase.enter("other", detail="evaluation")
-        if self.size > 1 and self.shards is None and self._randomness.was_drawn_from():
+        if outside is not None:
+            outside.restore()
+        elif self.size > 1 and self._randomness.was_drawn_from():
             self.notice(RANDOM_EVALUATION)
 
     def compute(self, metric: Any) -> Any:
@@ -205,15 +205,6 @@ class Session(World):
         gc.collect()
         super().close()
 
-    def _refuse_second(self, stepper: Stepper) -> None:
-        share, other = self._last_step
-        if share is self.share and other is not stepper:
-            raise ConfigError(
-                "A second optimizer takes steps on the same batches. In bitwise mode its first shards would "
-                "see other weights of the first one than its last: give all parameters to one."
-            )
-        self._last_step = (self.share, stepper)
-
     def _begin_share(self, share: Share) -> None:
         self._randomness.begin_batch(share)
         if self.shards is not None:
@@ -242,20 +233,26 @@ def init(
     global batch is cut; what would break that is refused, unless `allow_drift`. What is not given is as
     `samestep train` was told, or "fast".
     """
-    if mode not in (None, "fast", "bitwise"):
-        raise ConfigError(f"mode is {mode!r}; it must be 'fast' or 'bitwise'.")
     place, device = join(timeout_s)
-    is_bitwise = mode == "bitwise" or (mode is None and (shards is not None or place.shards is not None))
-    if shards is not None and (not is_bitwise or shards < 1):
-        raise ConfigError(
-            f"shards is {shards} in mode {mode!r}; shards, 1 or more, belong to mode 'bitwise'."
-        )
     place = replace(
         place,
-        shards=(shards or place.shards or DEFAULT_SHARDS) if is_bitwise else None,
+        shards=shards_of(mode, shards, place.shards),
         allow_drift=place.allow_drift if allow_drift is None else allow_drift,
     )
     session = Session(place, device, seed=seed)
     enter(session)
     atexit.register(session.close)
     return session
+
+
+def shards_of(mode: str | None, shards: int | None, otherwise: int | None) -> int | None:
+    """The number of shards that is meant, None for fast mode; `otherwise` if nothing is said."""
+    if mode not in (None, "fast", "bitwise"):
+        raise ConfigError(f"mode is {mode!r}; it must be 'fast' or 'bitwise'.")
+    if shards is not None and (mode == "fast" or shards < 1):
+        raise ConfigError(f"shards is {shards} in mode {mode!r}; shards (1 or more) need mode 'bitwise'.")
+    if mode == "fast":
+        return None
+    if mode == "bitwise":
+        return shards or otherwise or DEFAULT_SHARDS
+    return shards or otherwise

@@ -2,10 +2,12 @@
 
 Every shard finds the buffers as the step found them. What it changes is averaged over shards, each counting
 by its examples, so that running statistics are the same on any number of ranks. Knows nothing of layers: any
-buffer that a forward changes is treated alike. A change of a large buffer must show in the first step.
+buffer that a forward changes is treated alike. Two things are refused by name instead: a large buffer that
+does not change in a rank's first shard but later, and a parameter that a forward changes.
 """
 
 import json
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +18,13 @@ from samestep.world import World
 _SMALL = 8192
 """Elements up to which a buffer is looked after whether it has been seen to change or not."""
 
+Place = tuple[nn.Module, str]
+
 
 class _Group:
     """Buffers of one dtype; `start` is what they held before the step, end to end."""
 
-    def __init__(self, places: list[tuple[nn.Module, str]]) -> None:
+    def __init__(self, places: list[Place]) -> None:
         self.places = places
         self.keep()
 
@@ -32,22 +36,27 @@ class _Group:
 
     def now(self) -> list[Tensor]:
         # asked for again each time: a layer may have put another tensor in its place
-        return [module._buffers[name].detach() for module, name in self.places]  # type: ignore[union-attr]
+        return [_real(_buffer(place).detach()) for place in self.places]
 
     def moved(self) -> Tensor:
         now = torch.cat([buffer.reshape(-1) for buffer in self.now()])
-        # what did not change has not moved, infinity included
-        return torch.where(now == self.start, 0.0, now.double() - self.start.double())
+        return torch.where(now == self.start, 0.0, now.double() - self._origin())
 
     def restore(self) -> None:
         torch._foreach_copy_(self.now(), self.views)
 
     def move(self, mean: Tensor) -> None:
-        moved = self.start.double() + mean
-        if not self.start.is_floating_point():
-            moved.round_()
-        self.start.copy_(moved)
+        if self.start.is_floating_point():
+            moved = (self._origin() + mean).to(self.start.dtype)
+        else:  # by whole numbers, of which float64 has too few for all of int64
+            moved = self.start + mean.round().to(self.start.dtype)
+        # what nobody changed keeps its bits
+        self.start.copy_(torch.where(mean == 0, self.start, moved))
         self.restore()
+
+    def _origin(self) -> Tensor:
+        """From where moves are counted: from 0 where a buffer begins at infinity, as those of extremes do."""
+        return self.start.double().nan_to_num_(0.0, 0.0, 0.0)
 
 
 class ShardBuffers:
@@ -57,8 +66,9 @@ class ShardBuffers:
         self._world = world
         self._models: list[nn.Module] = []
         self._groups: list[_Group] = []
-        self._others: dict[str, Tensor] = {}
-        self._versions: list[int] = []
+        self._others: dict[str, Place] = {}
+        self._parameters: list[tuple[str, nn.Parameter]] = []
+        self._seen: list[tuple[int, int]] = []
         self._is_agreed = False
 
     def follow(self, model: nn.Module) -> None:
@@ -71,11 +81,12 @@ class ShardBuffers:
         if is_new_step:
             if not self._is_agreed:
                 self._look_after(set(self._all()))
+                self._parameters = [pair for model in self._models for pair in model.named_parameters()]
             for group in self._groups:
                 group.keep()
         else:
             self.restore()
-        self._versions = [buffer._version for buffer in self._others.values()]
+        self._seen = list(self._versions())
 
     def restore(self) -> None:
         """Undo what was done to the buffers since the step began."""
@@ -87,14 +98,9 @@ class ShardBuffers:
 
         In a first step, ranks agree here on the buffers that training changes.
         """
+        self._refuse_changes()
         if not self._is_agreed:
             self._agree()
-        for name, version in zip(self._others, self._versions, strict=False):
-            if self._others[name]._version != version:
-                raise ConfigError(
-                    f"The buffer {name} began to change after the first step. In bitwise mode, a buffer of "
-                    f"more than {_SMALL:,} elements must change in the first step, or never."
-                )
         if not num_examples:  # whatever a stand-in batch did, not a number included, counts nothing
             return [torch.zeros_like(group.start, dtype=torch.float64) for group in self._groups]
         return [group.moved().mul_(num_examples) for group in self._groups]
@@ -105,50 +111,89 @@ class ShardBuffers:
         for group, part in zip(self._groups, parts, strict=True):
             group.move(part / num_examples)
 
-    def _all(self) -> dict[str, tuple[nn.Module, str]]:
+    def _all(self) -> dict[str, Place]:
         return {
             f"{number}:{prefix}{'.' * bool(prefix)}{name}": (module, name)
             for number, model in enumerate(self._models)
             for prefix, module in model.named_modules()
             for name, buffer in module._buffers.items()
-            if buffer is not None and not buffer.is_complex()
+            if buffer is not None
         }
 
     def _look_after(self, names: set[str]) -> None:
-        by_dtype: dict[torch.dtype, list[tuple[nn.Module, str]]] = {}
-        places = self._all()
-        for full_name, (module, name) in places.items():
-            if full_name in names:
-                by_dtype.setdefault(module._buffers[name].dtype, []).append((module, name))  # type: ignore[union-attr]
-        self._groups = [_Group(group) for group in by_dtype.values()]
-        self._others = {
-            full_name.partition(":")[2]: module._buffers[name]  # type: ignore[misc]
-            for full_name, (module, name) in places.items()
-            if full_name not in names
-        }
+        by_dtype: dict[torch.dtype, list[Place]] = {}
+        self._others = {}
+        for name, place in self._all().items():
+            if name in names and _can_be_put_back(_buffer(place)):
+                by_dtype.setdefault(_real(_buffer(place)).dtype, []).append(place)
+            else:
+                self._others[name.partition(":")[2]] = place
+        self._groups = [_Group(places) for places in by_dtype.values()]
+
+    def _versions(self) -> Iterator[tuple[int, int]]:
+        """What changes with every parameter, and every buffer that is not looked after, when that changes."""
+        for _, parameter in self._parameters:
+            yield parameter.data_ptr(), parameter._version
+        for place in self._others.values():
+            buffer = _buffer(place)
+            yield id(buffer), buffer._version
+
+    def _refuse_changes(self) -> None:
+        now = list(self._versions())
+        if now == self._seen:
+            return
+        changed = next(i for i, (a, b) in enumerate(zip(now, self._seen, strict=True)) if a != b)
+        name = [*(name for name, _ in self._parameters), *self._others][changed]
+        if changed < len(self._parameters):
+            raise ConfigError(
+                f"The forward changes the parameter {name}. In bitwise mode each shard would change it once "
+                "more: make it a buffer (register_buffer), which is seen to, or change it after the step."
+            )
+        raise ConfigError(
+            f"The forward changes the buffer {name}, which has more than {_SMALL:,} elements or overlaps "
+            "itself, and did not do so in the first shard of this rank. In bitwise mode it must, or never."
+        )
 
     def _agree(self) -> None:
-        moved = {(id(m), n) for group in self._groups for m, n in _moved_places(group)}
+        starts = {
+            place: view.clone()
+            for group in self._groups
+            for place, view in zip(group.places, group.views, strict=True)
+        }
+        moved = {place for group in self._groups for place in _moved_places(group)}
         places = self._all()
-        mine = [name for name, (module, key) in places.items() if (id(module), key) in moved]
+        mine = [name for name, place in places.items() if place in moved]
         everyone = {name for text in self._world.gather_texts(json.dumps(mine)) for name in json.loads(text)}
-        small = {name for name, (m, key) in places.items() if m._buffers[key].numel() <= _SMALL}  # type: ignore[union-attr]
         if unknown := sorted(everyone - places.keys()):
             raise ConfigError(f"Other ranks have buffers that this one has not: {listed(unknown)}.")
-        starts = {
-            (id(module), name): view.clone()
-            for group in self._groups
-            for (module, name), view in zip(group.places, group.views, strict=True)
-        }
+        small = {name for name, place in places.items() if _buffer(place).numel() <= _SMALL}
         self._look_after(everyone | small)
         for group in self._groups:
-            for (module, name), view in zip(group.places, group.views, strict=True):
-                view.copy_(starts[id(module), name])
-        self._versions = [buffer._version for buffer in self._others.values()]
+            for place, view in zip(group.places, group.views, strict=True):
+                if place in starts:  # one that had no value before this forward begins with it
+                    view.copy_(starts[place])
         self._is_agreed = True
 
 
-def _moved_places(group: _Group) -> list[tuple[nn.Module, str]]:
+def _buffer(place: Place) -> Tensor:
+    module, name = place
+    buffer = module._buffers[name]
+    assert buffer is not None
+    return buffer
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _can_be_put_back(buffer: Tensor) -> bool:
+    """Whether its elements can be written one by one: not where it is sparse, or expanded over itself."""
+    return buffer.layout == torch.strided and not any(
+        stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)
+    )
+
+
+def _moved_places(group: _Group) -> list[Place]:
     return [
         place
         for place, view, now in zip(group.places, group.views, group.now(), strict=True)

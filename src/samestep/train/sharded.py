@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from samestep.data.shard import cut
-from samestep.device import beside, catch_up, in_use_here
+from samestep.device import beside, catch_up, in_use_here, is_on_host
 from samestep.train.exchange import Numbers, bucketed, refuse_sparse, refuse_twice, view_of
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.tree import Node, TreeSum, nodes_of
@@ -28,6 +28,7 @@ from samestep.world import Pending, World
 
 Gradients = list[Tensor | None]
 
+_ALIGNMENT = 64
 _SMALL_BYTES = 16 << 10
 _SMALL_BYTES_OF_TWO = 1 << 20
 """Up to so many bytes are sent whole; between two ranks that moves no more than slices do."""
@@ -39,12 +40,15 @@ class _Bucket:
     def __init__(self, likes: Sequence[Tensor], world: World, nodes: list[list[Node]]) -> None:
         self._world = world
         self._nodes = nodes
-        sizes = [*(like.numel() for like in likes), len(likes)]
+        # places begin where a tensor of its own would: some kernels add in another order elsewhere
+        width = likes[0].element_size()
+        sizes = [
+            *(-(-like.numel() * width // _ALIGNMENT) * _ALIGNMENT // width for like in likes),
+            len(likes),
+        ]
         dtype, device = likes[0].dtype, likes[0].device
         self._flats = [torch.zeros(sum(sizes), dtype=dtype, device=device) for _ in nodes[world.rank]]
-        self._is_sliced = sum(sizes) * likes[0].element_size() > (
-            _SMALL_BYTES if world.size > 2 else _SMALL_BYTES_OF_TWO
-        )
+        self._is_sliced = sum(sizes) * width > (_SMALL_BYTES if world.size > 2 else _SMALL_BYTES_OF_TWO)
         self._bounds = [
             cut(sum(sizes), world.size, rank) if self._is_sliced else (0, sum(sizes))
             for rank in range(world.size)
@@ -114,7 +118,7 @@ class _Bucket:
             return list(self._views[0])
         users = self._num_users[0].tolist()
         return [
-            view if count > 0 or not missing else None
+            view if count != 0 or not missing else None
             for view, count, missing in zip(self._views[0], users, is_missing, strict=True)
         ]
 
@@ -147,7 +151,7 @@ class ShardedExchange:
             for number, group in enumerate(groups)
             for parameter in group
         ]
-        self._is_on_host = True
+        self._num_numbers = 0
         self._in_flight: _Bucket | None = None
         self._leaf = torch.zeros(0)
         self._forget()
@@ -167,7 +171,6 @@ class ShardedExchange:
         """
         share = self._world.share
         assert share is not None
-        self._is_on_host = not isinstance(numbers, Tensor)
         seats = torch.as_tensor(numbers, dtype=torch.float64, device=self._world.device)
         leaf = torch.cat([seats, *self._buffers.moved(share.count)])
         if share.part:
@@ -182,8 +185,10 @@ class ShardedExchange:
                 self._numbers.push(Node(self._numbers.stop, 1), leaf)
             self._numbers.fill(self._stop, absent)
             self._is_running = True
-            if self._buckets:
-                self._numbers_bucket = self._numbers_bucket or _Bucket([leaf], self._world, self._nodes)
+            if self._world.size > 1:
+                if self._numbers_bucket is None or self._num_numbers != leaf.numel():
+                    self._numbers_bucket = _Bucket([leaf], self._world, self._nodes)
+                    self._num_numbers = leaf.numel()
                 self._numbers_bucket.launch([[vector] for _, vector in self._numbers.sums])
                 self._in_flight = self._numbers_bucket
 
@@ -200,7 +205,7 @@ class ShardedExchange:
         """Make each gradient the sum over all shards, settle the buffers, and tell the numbers' sums."""
         share = self._world.share
         assert share is not None
-        if self._buckets:
+        if self._world.size > 1:
             while self._num_launched < len(self._buckets):
                 self._launch_next()
             assert self._in_flight is not None
@@ -219,7 +224,7 @@ class ShardedExchange:
         self._forget()
         self._buffers.settle(numbers[self._num_seats :], share.batch)
         seats = numbers[: self._num_seats]
-        return seats.tolist() if self._is_on_host else seats.clone()
+        return seats.tolist() if is_on_host(seats) else seats.clone()
 
     def abandon(self) -> None:
         """Forget what was added since the last step."""
@@ -272,7 +277,7 @@ class ShardedExchange:
             tree.fill(share.shard, absent)
             tree.push(Node(share.shard, 1), self._taken(indices))
         tree.fill(self._stop, absent)
-        if not self._buckets:
+        if self._world.size == 1:
             return [tree.total()]
         return [gradients for _, gradients in tree.sums]
 

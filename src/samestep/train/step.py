@@ -31,6 +31,7 @@ from samestep.train.exchange import Exchange, Numbers
 from samestep.train.randomness import Randomness
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.sharded import ShardedExchange
+from samestep.train.turn_order import TurnOrder
 from samestep.world import World
 
 Number = Tensor | float
@@ -83,6 +84,7 @@ class Stepper:
         world: World,
         randomness: Randomness,
         buffers: ShardBuffers,
+        order: TurnOrder,
         scaler: GradScaler | None,
         index: int,
     ) -> None:
@@ -93,6 +95,7 @@ class Stepper:
         self._world = world
         self._randomness = randomness
         self._buffers = buffers
+        self._order = order
         self.scaler = scaler
         self._scaler_state: dict[str, Any] | None = None
         self._index = index
@@ -126,6 +129,8 @@ class Stepper:
 
     def begin(self, turn: int) -> None:
         """Make ready for the forward of a turn."""
+        if self._world.shards is not None:
+            self._order.begin(self._world.share, self.optimizer)
         phase.enter("forward", step=self.num_steps + 1)
         if turn == 0:
             self.abandon()
@@ -163,6 +168,11 @@ class Stepper:
             torch.autograd.backward(roots, seeds)
         exchange.end_turn()
 
+    def end_turn(self) -> None:
+        """The block of a turn is over, and nothing was wrong."""
+        if self._world.shards is not None:
+            self._order.end(self._world.share)
+
     def _keep_company(self, loss_sum: Tensor, exchange: "Exchange | ShardedExchange") -> None:
         """Go back through the stand-in batch: the others' synchronised norms need this rank on the way.
 
@@ -189,10 +199,12 @@ class Stepper:
         assert self._unit is not None
         factor = _ratio(self._unit, weight)
         if isinstance(factor, Tensor) or factor != 1.0:
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            if isinstance(factor, Tensor) and gradients:
-                factor = factor.to(gradients[0].dtype)
-            torch._foreach_mul_(gradients, factor)
+            by_dtype: dict[torch.dtype, list[Tensor]] = {}
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+            for dtype, gradients in by_dtype.items():
+                torch._foreach_mul_(gradients, _as_factor(factor, dtype))
         self._unit = _positive(weight, self._unit)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
@@ -325,6 +337,7 @@ class Step:
             return
         if not self._has_backward:
             raise LossError("The block of world.step ended without a call of step.backward.")
+        self._stepper.end_turn()
         if self.is_last_turn:
             self._stepper.update(
                 clip_norm=self._clip_norm, schedule=self._schedule, stop_on_nan=self._stop_on_nan
@@ -379,6 +392,10 @@ def _positive(weight: Number, otherwise: Number) -> Number:
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, weight, otherwise)
     return weight if weight > 0 else otherwise
+
+
+def _as_factor(factor: Number, dtype: torch.dtype) -> Number:
+    return factor.to(dtype) if isinstance(factor, Tensor) else factor
 
 
 def _ratio(unit: Number, weight: Number) -> Number:

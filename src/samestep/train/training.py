@@ -58,7 +58,8 @@ class Training:
             average = get_ema_multi_avg_fn(task.ema_decay)
             self.ema = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
         if task.compile:
-            self.model.compile()
+            # a kernel for any size, made after some were seen, would depend on which a rank has seen
+            self.model.compile(dynamic=None if world.shards is None else False)
         self.num_examples = 0
         self.epoch_loss_sum = self.epoch_weight = 0.0
         self.best_value: float | None = None
