@@ -496,33 +496,6 @@ def test_an_evaluation_leaves_random_streams_alone() -> None:
         assert all(torch.equal(rank, reference) for rank in worlds.run(size, drawn_around_evaluations)), size
 
 
-def compiled(world, batch_size: int) -> Tensor:
-    """Shards of several sizes through a compiled model."""
-    world.set_mode(4)
-    task = tasks.image_task(
-        dtype=torch.float32,
-        compile=True,
-        steps=4,
-        batch_size=batch_size,
-        valid_data=None,
-        metrics={},
-        clip_norm=None,
-    )
-    world.reset(task.seed)
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(task, world, Path(folder), record := RecordWriter(folder, world.rank))
-        Loop(training).run()
-        record.close()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in training.model.parameters()])
-
-
-def test_a_compiled_model_has_the_same_bits() -> None:
-    (reference,) = worlds.run(1, compiled, batch_size=18)
-    assert torch.equal(worlds.run(2, compiled, batch_size=18)[0], reference)
-
-
 def too_few_shards(world) -> None:
     world.set_mode(1)
 

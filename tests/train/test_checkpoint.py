@@ -353,6 +353,22 @@ def test_damage_is_told_and_passed_over(tmp_path, name):
         resolve(tmp_path)
 
 
+def sealed(manifest, **changes):
+    """Change a manifest as another program that writes its own would."""
+    manifest.update(changes)
+    del manifest["sha256"]
+    manifest["sha256"] = checkpoint._sha256_of(manifest)
+
+
+@pytest.mark.parametrize("text", [b'"samestep-checkpoint"', b'"version"', b'"sha256"', b'"format"'])
+def test_a_bit_flipped_in_what_a_checkpoint_says_it_is_is_passed_over(tmp_path, text):
+    checkpoints = filled(tmp_path, steps=(1, 2))
+    manifest = checkpoints.latest() / "checkpoint.json"
+    flip(manifest, manifest.read_bytes().index(text) + 2)
+    with pytest.warns(UserWarning, match="Taking step-000000001 instead"):
+        assert resolve(tmp_path) == checkpoints.all()[0]
+
+
 def test_any_flipped_bit_of_the_manifest_is_noticed_or_harmless(tmp_path):
     path = filled(tmp_path, steps=(1,)).latest()
     good, whole = (path / "checkpoint.json").read_bytes(), digest(load(path).sections)
@@ -367,10 +383,10 @@ def test_any_flipped_bit_of_the_manifest_is_noticed_or_harmless(tmp_path):
     ("edit", "message"),
     [
         (
-            lambda m: m.update(format="other"),
+            lambda m: sealed(m, format="other"),
             "has format 'other'; a Samestep checkpoint has 'samestep-checkpoint'",
         ),
-        (lambda m: m.update(version=2), "has format version 2; this Samestep reads version 1"),
+        (lambda m: sealed(m, version=2), "has format version 2; this Samestep reads version 1"),
         (lambda m: m.clear(), "has format None"),
     ],
 )

@@ -190,7 +190,8 @@ class CheckpointFolder:
                 for section, named in tensors.items()
                 if named
             }
-            manifest = {"format": _FORMAT, "version": _VERSION, "sha256": _sha256_of(content), **content}
+            manifest = {"format": _FORMAT, "version": _VERSION, **content}
+            manifest["sha256"] = _sha256_of(manifest)
             _write_json(temporary / _MANIFEST, manifest)
             _sync(temporary)
             turn = max((turn for other, turn, _ in self._named() if other == step), default=0) + 1
@@ -326,7 +327,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise Damaged(f"{file} cannot be read ({error.strerror}). {USE_ANOTHER}") from error
     except ValueError as error:
         raise Damaged(f"{file} should be JSON, but is not ({error}). {USE_ANOTHER}") from error
-    kind = manifest.get("format") if isinstance(manifest, dict) else None
+    manifest = manifest if isinstance(manifest, dict) else {}
+    kind, seal = manifest.get("format"), manifest.pop("sha256", None)
+    # first of all: who changes it on purpose, as another version would, seals it again
+    if (kind == _FORMAT or seal is not None) and seal != _sha256_of(manifest):
+        raise Damaged(f"{file} does not have the SHA-256 that it states: it was changed. {USE_ANOTHER}")
     if kind != _FORMAT:
         raise CheckpointError(f"{file} has format {kind!r}; a Samestep checkpoint has {_FORMAT!r}.")
     version = manifest.get("version")
@@ -335,10 +340,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{file} has format version {version!r}; this Samestep reads version {_VERSION}. "
             "Load it with the Samestep that wrote it, or a newer one."
         )
-    content = {key: value for key, value in manifest.items() if key not in ("format", "version", "sha256")}
-    if manifest.get("sha256") != _sha256_of(content):
-        raise Damaged(f"{file} does not have the SHA-256 that it states: it was changed. {USE_ANOTHER}")
-    return content
+    return manifest
 
 
 def _write_json(path: Path, value: Any) -> None:

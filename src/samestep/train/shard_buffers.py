@@ -31,6 +31,7 @@ class _Group:
     def keep(self) -> None:
         buffers = self.now()
         self.start = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        self.origin = self.find_origin()
         parts = self.start.split([buffer.numel() for buffer in buffers])
         self.views = [part.view(buffer.shape) for part, buffer in zip(parts, buffers, strict=True)]
 
@@ -40,21 +41,21 @@ class _Group:
 
     def moved(self) -> Tensor:
         now = torch.cat([buffer.reshape(-1) for buffer in self.now()])
-        return torch.where(now == self.start, 0.0, now.double() - self._origin())
+        return torch.where(now == self.start, 0.0, now.double() - self.origin)
 
     def restore(self) -> None:
         torch._foreach_copy_(self.now(), self.views)
 
     def move(self, mean: Tensor) -> None:
         if self.start.is_floating_point():
-            moved = (self._origin() + mean).to(self.start.dtype)
+            moved = (self.origin + mean).to(self.start.dtype)
         else:  # by whole numbers, of which float64 has too few for all of int64
             moved = self.start + mean.round().to(self.start.dtype)
         # what nobody changed keeps its bits
         self.start.copy_(torch.where(mean == 0, self.start, moved))
         self.restore()
 
-    def _origin(self) -> Tensor:
+    def find_origin(self) -> Tensor:
         """From where moves are counted: from 0 where a buffer begins at infinity, as those of extremes do."""
         return self.start.double().nan_to_num_(0.0, 0.0, 0.0)
 
@@ -172,6 +173,7 @@ class ShardBuffers:
             for place, view in zip(group.places, group.views, strict=True):
                 if place in starts:  # one that had no value before this forward begins with it
                     view.copy_(starts[place])
+            group.origin = group.find_origin()
         self._is_agreed = True
 
 

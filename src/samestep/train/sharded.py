@@ -35,29 +35,42 @@ _SMALL_BYTES_OF_TWO = 1 << 20
 
 
 class _Bucket:
-    """Tensors that travel together, in a flat buffer for each of this rank's nodes; one becomes the sum."""
+    """Tensors that travel together, in a flat buffer for each of this rank's nodes; one becomes the sum.
 
-    def __init__(self, likes: Sequence[Tensor], world: World, nodes: list[list[Node]]) -> None:
+    A bucket that is sent whole can take `num_riders` float64 numbers along, which saves a message.
+    """
+
+    def __init__(
+        self, likes: Sequence[Tensor], world: World, nodes: list[list[Node]], *, num_riders: int = 0
+    ) -> None:
         self._world = world
         self._nodes = nodes
+        self._dtype, device = likes[0].dtype, likes[0].device
+        width = self._dtype.itemsize
         # places begin where a tensor of its own would: some kernels add in another order elsewhere
-        width = likes[0].element_size()
-        sizes = [
-            *(-(-like.numel() * width // _ALIGNMENT) * _ALIGNMENT // width for like in likes),
-            len(likes),
+        unit = max(1, _ALIGNMENT // width)
+        sizes = [-(-size // unit) * unit for size in (*(like.numel() for like in likes), len(likes))]
+        self._num_bytes = sum(sizes) * width
+        self._raws = [
+            torch.zeros(self._num_bytes + 8 * num_riders, dtype=torch.uint8, device=device)
+            for _ in nodes[world.rank]
         ]
-        dtype, device = likes[0].dtype, likes[0].device
-        self._flats = [torch.zeros(sum(sizes), dtype=dtype, device=device) for _ in nodes[world.rank]]
-        self._is_sliced = sum(sizes) * width > (_SMALL_BYTES if world.size > 2 else _SMALL_BYTES_OF_TWO)
         self._bounds = [
-            cut(sum(sizes), world.size, rank) if self._is_sliced else (0, sum(sizes))
+            cut(sum(sizes), world.size, rank) if self.is_sliced else (0, sum(sizes))
             for rank in range(world.size)
         ]
+        self._flats = [self._taken_apart(raw)[0] for raw in self._raws]
+        self.riders = [self._taken_apart(raw)[-1] for raw in self._raws] if num_riders else []
         parts = [flat.split(sizes) for flat in self._flats]
         self._views = [[view_of(part, like) for part, like in zip(row, likes, strict=False)] for row in parts]
-        self._num_users = [row[-1] for row in parts]
+        self._num_users = [row[-1][: len(likes)] for row in parts]
         self._received: list[list[Tensor]] = []
         self._pending: Pending | None = None
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether ranks add up a slice each; what is small is added up by everybody."""
+        return self._num_bytes > (_SMALL_BYTES if self._world.size > 2 else _SMALL_BYTES_OF_TWO)
 
     def launch(self, sums: list[Gradients]) -> None:
         """Send to each rank its slice, or all, of the sums of this rank's nodes."""
@@ -70,39 +83,40 @@ class _Bucket:
                 users.fill_(1)
             if ready:
                 torch._foreach_copy_([views[i] for i in ready], [*ready.values()])
-        world, start, stop = self._world, *self._bounds[self._world.rank]
+        world = self._world
+        own = [self._part_of(raw, world.rank) for raw in self._raws]
         others = [rank for rank in range(world.size) if rank != world.rank]
         self._received = [
-            [flat[start:stop] for flat in self._flats]
-            if rank == world.rank
-            else [self._flats[0].new_empty(stop - start) for _ in nodes]
+            own if rank == world.rank else [torch.empty_like(own[0]) for _ in nodes]
             for rank, nodes in enumerate(self._nodes)
         ]
         self._pending = world.post(
-            {rank: [flat[slice(*self._bounds[rank])] for flat in self._flats] for rank in others},
+            {rank: [self._part_of(raw, rank) for raw in self._raws] for rank in others},
             {rank: self._received[rank] for rank in others},
         )
 
     def pass_on(self) -> None:
         """Add up what came along the tree; if it is this rank's slice, hand it to all."""
         world = self._world
-        with beside(self._flats[0].device):
+        with beside(self._raws[0].device):
             self.wait()
-            tree: TreeSum[Tensor] = TreeSum(Tensor.add_)
-            for nodes, slices in zip(self._nodes, self._received, strict=True):
-                for node, part in zip(nodes, slices, strict=True):
-                    tree.push(node, part)
-            total, mine = self._flats[0], tree.total()
-            own = total[slice(*self._bounds[world.rank])]
-            if own.data_ptr() != mine.data_ptr():
-                own.copy_(mine)
-            in_use_here(part for slices in self._received for part in slices)
+            tree: TreeSum[list[Tensor]] = TreeSum(_added_all)
+            for nodes, parts in zip(self._nodes, self._received, strict=True):
+                for node, part in zip(nodes, parts, strict=True):
+                    tree.push(node, self._taken_apart(part))
+            own = self._taken_apart(self._part_of(self._raws[0], world.rank))
+            for mine, total in zip(own, tree.total(), strict=True):
+                if mine.data_ptr() != total.data_ptr():
+                    mine.copy_(total)
+            in_use_here(part for parts in self._received for part in parts)
             self._received = []
-            if not self._is_sliced:
+            if not self.is_sliced:
                 return
+            raw = self._raws[0]
             others = [rank for rank in range(world.size) if rank != world.rank]
             self._pending = world.post(
-                {r: [own] for r in others}, {r: [total[slice(*self._bounds[r])]] for r in others}
+                {rank: [self._part_of(raw, world.rank)] for rank in others},
+                {rank: [self._part_of(raw, rank)] for rank in others},
             )
 
     def wait(self) -> None:
@@ -113,7 +127,7 @@ class _Bucket:
     def totals(self, is_missing: Sequence[bool]) -> Gradients:
         """The sums of all shards; None where this rank `is_missing` one and no other has it either."""
         self.wait()
-        catch_up(self._flats[0].device)
+        catch_up(self._raws[0].device)
         if not any(is_missing):
             return list(self._views[0])
         users = self._num_users[0].tolist()
@@ -121,6 +135,19 @@ class _Bucket:
             view if count != 0 or not missing else None
             for view, count, missing in zip(self._views[0], users, is_missing, strict=True)
         ]
+
+    def _part_of(self, raw: Tensor, rank: int) -> Tensor:
+        """What a rank adds up, as bytes."""
+        if not self.is_sliced:
+            return raw
+        start, stop = (bound * self._dtype.itemsize for bound in self._bounds[rank])
+        return raw[start:stop]
+
+    def _taken_apart(self, raw: Tensor) -> list[Tensor]:
+        """The numbers in bytes that were sent: those of the bucket, and its riders."""
+        if raw.numel() <= self._num_bytes:
+            return [raw.view(self._dtype)]
+        return [raw[: self._num_bytes].view(self._dtype), raw[self._num_bytes :].view(torch.float64)]
 
 
 class ShardedExchange:
@@ -143,8 +170,10 @@ class ShardedExchange:
         places = {id(parameter): index for index, parameter in enumerate(self.parameters)}
         groups = bucketed(self.parameters) if world.size > 1 else []
         self._indices = [[places[id(parameter)] for parameter in group] for group in groups]
+        self._groups = groups
         self._buckets = [_Bucket(group, world, self._nodes) for group in groups]
         self._numbers_bucket: _Bucket | None = None
+        """A bucket of their own for the numbers, unless they ride in the last one."""
         self._missing = [[False] * len(indices) for indices in self._indices]
         self._handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, number))
@@ -186,11 +215,24 @@ class ShardedExchange:
             self._numbers.fill(self._stop, absent)
             self._is_running = True
             if self._world.size > 1:
-                if self._numbers_bucket is None or self._num_numbers != leaf.numel():
-                    self._numbers_bucket = _Bucket([leaf], self._world, self._nodes)
-                    self._num_numbers = leaf.numel()
-                self._numbers_bucket.launch([[vector] for _, vector in self._numbers.sums])
-                self._in_flight = self._numbers_bucket
+                self._send_numbers([vector for _, vector in self._numbers.sums])
+
+    def _send_numbers(self, vectors: list[Tensor]) -> None:
+        """Send the sums of this rank's nodes: with the last bucket, or ahead where that is sent in slices."""
+        if self._num_numbers != vectors[0].numel():
+            self._num_numbers = vectors[0].numel()
+            if self._buckets and not self._buckets[-1].is_sliced:
+                self._buckets[-1] = _Bucket(
+                    self._groups[-1], self._world, self._nodes, num_riders=self._num_numbers
+                )
+            else:
+                self._numbers_bucket = _Bucket(vectors[:1], self._world, self._nodes)
+        if self._numbers_bucket is not None:
+            self._numbers_bucket.launch([[vector] for vector in vectors])
+            self._in_flight = self._numbers_bucket
+        else:
+            for seats, vector in zip(self._buckets[-1].riders, vectors, strict=True):
+                seats.copy_(vector)
 
     def end_turn(self) -> None:
         """Put the gradients of a shard aside that was not this rank's last."""
@@ -213,9 +255,7 @@ class ShardedExchange:
             for bucket, indices, is_missing in zip(self._buckets, self._indices, self._missing, strict=True):
                 for index, total in zip(indices, bucket.totals(is_missing), strict=True):
                     self.parameters[index].grad = total
-            assert self._numbers_bucket is not None
-            (numbers,) = self._numbers_bucket.totals([False])
-            assert numbers is not None
+            numbers = self._totals_of_numbers()
         else:
             (gradients,) = self._sums_of(range(len(self.parameters)))
             for parameter, total in zip(self.parameters, gradients, strict=True):
@@ -225,6 +265,13 @@ class ShardedExchange:
         self._buffers.settle(numbers[self._num_seats :], share.batch)
         seats = numbers[: self._num_seats]
         return seats.tolist() if is_on_host(seats) else seats.clone()
+
+    def _totals_of_numbers(self) -> Tensor:
+        if self._numbers_bucket is None:
+            return self._buckets[-1].riders[0]
+        (numbers,) = self._numbers_bucket.totals([False])
+        assert numbers is not None
+        return numbers
 
     def abandon(self) -> None:
         """Forget what was added since the last step."""
@@ -313,4 +360,10 @@ def _added(left: Gradients, right: Gradients) -> Gradients:
             left[i] = b.add_(0.0)
         elif a is not None and b is None:
             a.add_(0.0)
+    return left
+
+
+def _added_all(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    for a, b in zip(left, right, strict=True):
+        a.add_(b)
     return left
