@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/samestep demo
 
 test: setup
-	$(BIN)/pytest --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 check: setup
 	$(BIN)/ruff check .

@@ -1,0 +1,82 @@
+"""Gradients: of each parameter, before any exchange and as the optimizer finds them."""
+
+import weakref
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from samestep.observed import Gradient, Summary
+from samestep.probe.naming import Names
+from samestep.probe.summaries import summary
+from samestep.probe.watch import Watch
+
+
+class Gradients:
+    """Keeps the latest local gradient of each parameter, and writes it when an optimizer uses it.
+
+    The hooks run after a gradient was added to what the parameter had, and before DDP's own, which hand it to
+    the exchange. If a program lets DDP exchange in each of several backward passes of one step, what the
+    parameter had is the exchanged gradient of the passes before. The hooks go after the steps in full.
+    """
+
+    def __init__(self, watch: Watch, names: Names) -> None:
+        self._watch = watch
+        self._names = names
+        self._attended: dict[int, weakref.ref[Tensor]] = {}
+        self._handles: list[RemovableHandle] = []
+        self._local: dict[str, tuple[int, Summary]] = {}
+
+    def install(self) -> None:
+        """Nothing yet: parameters are attended to when their model first runs."""
+
+    def uninstall(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._attended.clear()
+
+    def attend(self, root: nn.Module) -> None:
+        """Look at the local gradients of a model's parameters from now on."""
+        for parameter in root.parameters():
+            known = self._attended.get(id(parameter))
+            if parameter.requires_grad and (known is None or known() is not parameter):
+                self._attended[id(parameter)] = weakref.ref(parameter)
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._accumulated))
+
+    def write(self, optimizer: int, groups: list[dict[str, Any]]) -> None:
+        """Write down the gradients of an optimizer's parameters, which it is about to use."""
+        for name, parameter in named(self._names, optimizer, groups):
+            count, local = self._local.pop(name, (0, None))
+            applied = None if parameter.grad is None else summary(parameter.grad, name)
+            for stage, found in (("local", local), ("applied", applied)):
+                row = Gradient(
+                    step=self._watch.step,
+                    optimizer=optimizer,
+                    name=name,
+                    stage=stage,
+                    num_backward=count,
+                    summary=found,
+                )
+                self._watch.write(row)
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        watch = self._watch
+        if not watch.is_awake or not watch.is_full:
+            return
+        with watch.looking("a local gradient") as able:
+            name = self._names.name_of(parameter)
+            if able and name is not None and parameter.grad is not None:
+                count, _ = self._local.get(name, (0, None))
+                self._local[name] = count + 1, summary(parameter.grad, name)
+        watch.last_gradient_s = perf_counter()
+
+
+def named(names: Names, optimizer: int, groups: list[dict[str, Any]]) -> list[tuple[str, Tensor]]:
+    """An optimizer's parameters with their names; by position for those that no model that ran has."""
+    return [
+        (names.name_of(parameter) or f"optimizer{optimizer}.group{i}.{j}", parameter)
+        for i, group in enumerate(groups)
+        for j, parameter in enumerate(group["params"])
+    ]

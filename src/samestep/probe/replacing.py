@@ -1,0 +1,38 @@
+"""Replacing: puts thin wrappers around functions of others, and takes them away again."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_PASSED_OVER = "importlib._bootstrap"
+"""In the name of a file, this keeps `warnings` from counting its frames: warnings name the program's line."""
+
+
+class Replacements:
+    """Attributes that were replaced, and what they were; the last replaced is the first put back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def wrap(
+        self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]], *others: Any
+    ) -> None:
+        """Replace a function that `owner` itself holds, and `others` too, by what `make` makes of it."""
+        before = vars(owner)[name]
+        wrapper: Any = functools.wraps(before)(make(before))
+        code = wrapper.__code__
+        wrapper.__code__ = code.replace(co_filename=f"{code.co_filename} ({_PASSED_OVER})")
+        for holder in (owner, *others):
+            if vars(holder).get(name) is before:
+                self.put(holder, name, wrapper)
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute that `owner` itself holds."""
+        self._before.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Put back what was there."""
+        while self._before:
+            owner, name, before = self._before.pop()
+            setattr(owner, name, before)
