@@ -94,17 +94,38 @@ def beside(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(_side_stream(device)) if device.type == "cuda" else nullcontext()
 
 
-def in_use_here(tensors: Iterable[torch.Tensor]) -> None:
-    """Keep the memory of tensors from being given away before what was begun here with them is done."""
-    for tensor in tensors:
-        if tensor.device.type == "cuda":
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
-
 def catch_up(device: torch.device) -> None:
     """Have what comes wait for what was begun `beside`."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_side_stream(device))
+
+
+class Spares:
+    """Memory for what comes and goes every step, kept between two uses.
+
+    The allocator of a device does this by itself, in the order of its streams. That of the host gives large
+    pieces back to the system, and to get one again costs more than to fill it.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[torch.Tensor] = []
+
+    def take(self, like: torch.Tensor) -> torch.Tensor:
+        """A flat tensor of bytes as long as `like`, on its device; what is in it is anything."""
+        fitting = [i for i, piece in enumerate(self._pieces) if piece.numel() >= like.numel()]
+        if fitting:
+            return self._pieces.pop(min(fitting, key=lambda i: self._pieces[i].numel()))[: like.numel()]
+        if self._pieces:
+            self._pieces.pop()
+        return torch.empty_like(like)
+
+    def give_back(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What was taken will not be used any more, once that is done which was begun with it here."""
+        for tensor in tensors:
+            if is_on_host(tensor):
+                self._pieces.append(tensor if tensor._base is None else tensor._base)
+            elif tensor.device.type == "cuda":
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 class Readback:

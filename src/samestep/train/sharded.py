@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from samestep.data.shard import cut
-from samestep.device import beside, catch_up, in_use_here, is_on_host
+from samestep.device import Spares, beside, catch_up, is_on_host
 from samestep.train.exchange import Numbers, bucketed, refuse_sparse, refuse_twice, view_of
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.tree import Node, TreeSum, nodes_of
@@ -41,10 +41,17 @@ class _Bucket:
     """
 
     def __init__(
-        self, likes: Sequence[Tensor], world: World, nodes: list[list[Node]], *, num_riders: int = 0
+        self,
+        likes: Sequence[Tensor],
+        world: World,
+        nodes: list[list[Node]],
+        spares: Spares,
+        *,
+        num_riders: int = 0,
     ) -> None:
         self._world = world
         self._nodes = nodes
+        self._spares = spares
         self._dtype, device = likes[0].dtype, likes[0].device
         width = self._dtype.itemsize
         # places begin where a tensor of its own would: some kernels add in another order elsewhere
@@ -59,10 +66,10 @@ class _Bucket:
             cut(sum(sizes), world.size, rank) if self.is_sliced else (0, sum(sizes))
             for rank in range(world.size)
         ]
-        self._flats = [self._taken_apart(raw)[0] for raw in self._raws]
         self.riders = [self._taken_apart(raw)[-1] for raw in self._raws] if num_riders else []
-        parts = [flat.split(sizes) for flat in self._flats]
-        self._views = [[view_of(part, like) for part, like in zip(row, likes, strict=False)] for row in parts]
+        parts = [self._taken_apart(raw)[0].split(sizes) for raw in self._raws]
+        self.views = [[view_of(part, like) for part, like in zip(row, likes, strict=False)] for row in parts]
+        """The places of the tensors, for each of this rank's nodes."""
         self._num_users = [row[-1][: len(likes)] for row in parts]
         self._received: list[list[Tensor]] = []
         self._pending: Pending | None = None
@@ -74,20 +81,24 @@ class _Bucket:
 
     def launch(self, sums: list[Gradients]) -> None:
         """Send to each rank its slice, or all, of the sums of this rank's nodes."""
-        for flat, views, users, tensors in zip(self._flats, self._views, self._num_users, sums, strict=True):
-            ready = {i: tensor for i, tensor in enumerate(tensors) if tensor is not None}
-            if len(ready) < len(tensors):
-                flat.zero_()
-                users[list(ready)] = 1
-            else:
-                users.fill_(1)
-            if ready:
-                torch._foreach_copy_([views[i] for i in ready], [*ready.values()])
+        for views, users, tensors in zip(self.views, self._num_users, sums, strict=True):
+            missing = [i for i, tensor in enumerate(tensors) if tensor is None]
+            users.fill_(1)
+            if missing:
+                torch._foreach_zero_([views[i] for i in missing])
+                users[missing] = 0
+            elsewhere = [
+                (view, tensor)
+                for view, tensor in zip(views, tensors, strict=True)
+                if tensor is not None and tensor is not view
+            ]
+            if elsewhere:
+                torch._foreach_copy_([view for view, _ in elsewhere], [tensor for _, tensor in elsewhere])
         world = self._world
         own = [self._part_of(raw, world.rank) for raw in self._raws]
         others = [rank for rank in range(world.size) if rank != world.rank]
         self._received = [
-            own if rank == world.rank else [torch.empty_like(own[0]) for _ in nodes]
+            own if rank == world.rank else [self._spares.take(own[0]) for _ in nodes]
             for rank, nodes in enumerate(self._nodes)
         ]
         self._pending = world.post(
@@ -108,7 +119,9 @@ class _Bucket:
             for mine, total in zip(own, tree.total(), strict=True):
                 if mine.data_ptr() != total.data_ptr():
                     mine.copy_(total)
-            in_use_here(part for parts in self._received for part in parts)
+            for rank, parts in enumerate(self._received):
+                if rank != world.rank:
+                    self._spares.give_back(parts)
             self._received = []
             if not self.is_sliced:
                 return
@@ -129,11 +142,11 @@ class _Bucket:
         self.wait()
         catch_up(self._raws[0].device)
         if not any(is_missing):
-            return list(self._views[0])
+            return list(self.views[0])
         users = self._num_users[0].tolist()
         return [
             view if count != 0 or not missing else None
-            for view, count, missing in zip(self._views[0], users, is_missing, strict=True)
+            for view, count, missing in zip(self.views[0], users, is_missing, strict=True)
         ]
 
     def _part_of(self, raw: Tensor, rank: int) -> Tensor:
@@ -171,7 +184,8 @@ class ShardedExchange:
         groups = bucketed(self.parameters) if world.size > 1 else []
         self._indices = [[places[id(parameter)] for parameter in group] for group in groups]
         self._groups = groups
-        self._buckets = [_Bucket(group, world, self._nodes) for group in groups]
+        self._spares = Spares()
+        self._buckets = [_Bucket(group, world, self._nodes, self._spares) for group in groups]
         self._numbers_bucket: _Bucket | None = None
         """A bucket of their own for the numbers, unless they ride in the last one."""
         self._missing = [[False] * len(indices) for indices in self._indices]
@@ -223,10 +237,10 @@ class ShardedExchange:
             self._num_numbers = vectors[0].numel()
             if self._buckets and not self._buckets[-1].is_sliced:
                 self._buckets[-1] = _Bucket(
-                    self._groups[-1], self._world, self._nodes, num_riders=self._num_numbers
+                    self._groups[-1], self._world, self._nodes, self._spares, num_riders=self._num_numbers
                 )
             else:
-                self._numbers_bucket = _Bucket(vectors[:1], self._world, self._nodes)
+                self._numbers_bucket = _Bucket(vectors[:1], self._world, self._nodes, self._spares)
         if self._numbers_bucket is not None:
             self._numbers_bucket.launch([[vector] for vector in vectors])
             self._in_flight = self._numbers_bucket
@@ -257,7 +271,7 @@ class ShardedExchange:
                     self.parameters[index].grad = total
             numbers = self._totals_of_numbers()
         else:
-            (gradients,) = self._sums_of(range(len(self.parameters)))
+            (gradients,) = self._sums_of(range(len(self.parameters)), [])
             for parameter, total in zip(self.parameters, gradients, strict=True):
                 parameter.grad = total
             numbers = self._numbers.total()
@@ -307,13 +321,25 @@ class ShardedExchange:
             parameter.grad = None
         return taken
 
-    def _sums_of(self, indices: Sequence[int]) -> list[Gradients]:
-        """The sums of this rank's nodes, for some parameters, when its last shard is done with them."""
+    def _sums_of(self, indices: Sequence[int], places: list[list[Tensor]]) -> list[Gradients]:
+        """The sums of this rank's nodes, for some parameters, when its last shard is done with them.
+
+        A sum that is made last is made in `places`, those of its node, if there are any.
+        """
         share = self._world.share
         assert share is not None
-        tree: TreeSum[Gradients] = TreeSum(_added, self._start)
+        place_at = {node.start: row for node, row in zip(self._nodes[self._world.rank], places, strict=False)}
+        place_of: dict[int, list[Tensor]] = {}
+
+        def added(left: Gradients, right: Gradients) -> Gradients:
+            return _added(left, right, place_of.get(id(left)))
+
+        tree: TreeSum[Gradients] = TreeSum(added, self._start)
         for node, gradients in self._gradients.sums:
-            tree.push(node, [gradients[index] for index in indices])
+            row = [gradients[index] for index in indices]
+            if node.start in place_at:  # a node is finished by adding to the part that it begins with
+                place_of[id(row)] = place_at[node.start]
+            tree.push(node, row)
             for index in indices:  # the last to hold them is then the one that adds them up
                 gradients[index] = None
 
@@ -339,9 +365,9 @@ class ShardedExchange:
 
     def _launch_next(self) -> None:
         number = self._num_launched
-        sums = self._sums_of(self._indices[number])
-        self._missing[number] = [all(row[i] is None for row in sums) for i in range(len(sums[0]))]
         bucket = self._buckets[number]
+        sums = self._sums_of(self._indices[number], bucket.views)
+        self._missing[number] = [all(row[i] is None for row in sums) for i in range(len(sums[0]))]
         bucket.launch(sums)
         # one behind: by now the slices of the bucket before have had the time of a bucket to arrive
         if self._in_flight is not None:
@@ -350,16 +376,20 @@ class ShardedExchange:
         self._num_launched += 1
 
 
-def _added(left: Gradients, right: Gradients) -> Gradients:
-    """The sum of two nodes, in the memory of the left one; no gradient counts as zeros beside one."""
-    both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
-    if both:
-        torch._foreach_add_([a for a, _ in both], [b for _, b in both])
+def _added(left: Gradients, right: Gradients, place: list[Tensor] | None = None) -> Gradients:
+    """The sum of two nodes, in `place` or in the memory of the left one; no gradient beside one is zeros."""
+    if place is None:
+        both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+        if both:
+            torch._foreach_add_([a for a, _ in both], [b for _, b in both])
     for i, (a, b) in enumerate(zip(left, right, strict=True)):
-        if a is None and b is not None:
-            left[i] = b.add_(0.0)
-        elif a is not None and b is None:
-            a.add_(0.0)
+        one = b if a is None else a
+        if one is None:
+            continue
+        if place is not None:
+            left[i] = torch.add(one, 0.0 if a is None or b is None else b, out=place[i])
+        elif a is None or b is None:
+            left[i] = one.add_(0.0)
     return left
 
 
