@@ -13,10 +13,10 @@ import torch
 from rich.console import Console
 
 import samestep
-from benchmarks import bitwise, ddp, faults, order, step
+from benchmarks import bitwise, ddp, faults, order, step, watch
 from benchmarks.rows import table
 
-_ALL = {"step": step, "ddp": ddp, "bitwise": bitwise, "order": order, "faults": faults}
+_ALL = {"step": step, "ddp": ddp, "bitwise": bitwise, "order": order, "watch": watch, "faults": faults}
 _LONG = ("faults",)
 
 

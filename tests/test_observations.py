@@ -20,6 +20,7 @@ from samestep.observations import (
     multiset_print,
     observations_path,
     sample_positions,
+    worker_path,
 )
 from samestep.observed import (
     ROWS,
@@ -27,13 +28,18 @@ from samestep.observed import (
     Batch,
     Clip,
     Collective,
+    Criterion,
     End,
     Event,
     Gradient,
     Loss,
+    Randomness,
+    Said,
     Start,
+    Statistic,
     Step,
     Summary,
+    Worker,
 )
 
 
@@ -56,6 +62,11 @@ def batch(step, indices=(1, 2)):
         step=step, loader=0, number=1, batch=step, indices=indices, num_examples=2, print="p",
         tensors=(), examples=(),
     )  # fmt: skip
+
+
+def worker(number, worker=0):
+    random = Randomness(python="a", torch="b")
+    return Worker(step=1, loader=0, number=number, worker=worker, random=random, moved=("numpy",))
 
 
 def written(folder, *rows, rank=0, attempt=0, **more):
@@ -84,6 +95,17 @@ STEP = Step(
         Gradient(step=1, optimizer=0, name="w", stage="local", num_backward=1, summary=summary()),
         Gradient(step=1, optimizer=0, name="w", stage="applied", num_backward=0, summary=None),
         Loss(step=1, number=1, value=math.inf, dtype="float32", num_elements=1),
+        worker(1),
+        Said(
+            step=1,
+            template="loss #",
+            numbers=(math.inf,),
+            after_evaluation=True,
+            stream="stdout",
+            where="a.py:3",
+        ),
+        Statistic(step=1, model=0, name="bn", kind="BN", buffers=("bn.mean",), num_collectives=2),
+        Criterion(step=1, kind="mse_loss", reduction="sum", num_targets=3, num_rows=1, has_gradients=True),
         End(status="failed", exit_code=1, message="schön\n", dropped={"Call": 3}),
     ],
 )
@@ -121,6 +143,23 @@ def test_a_cut_off_line_is_passed_over_and_remarked_upon(tmp_path):
     assert [row.step for row in found.of(0, Batch)] == [1]
     assert found.remarks == ["rank 0, line 3: cut off or unknown, and passed over"]
     assert found.end(0) is None
+
+
+def test_workers_write_beside_their_rank_and_attempt(tmp_path):
+    for attempt, numbers in ((0, (1,)), (1, (10, 2))):
+        written(tmp_path, batch(1), attempt=attempt)
+        path = observations_path(tmp_path, 0, attempt)
+        for number in numbers:
+            ObservationWriter(worker_path(path, 0, number, 3)).write(worker(number, 3), flush=True)
+    found = Observations.read(tmp_path)
+    assert [type(row).__name__ for row in found.rows(0)] == ["Start", "Batch", "Worker", "Worker"]
+    assert [(row.number, row.worker) for row in found.of(0, Worker)] == [(2, 3), (10, 3)]
+    worker_path(path, 0, 2, 3).write_bytes(b"{")
+    assert [row.number for row in found.of(0, Worker)] == [10]
+    assert found.remarks == ["rank 0, workers-1/0-2-3.jsonl, line 1: cut off or unknown, and passed over"]
+    # a rank that is watched anew leaves none of an earlier run
+    written(tmp_path, attempt=1)
+    assert list(Observations.read(tmp_path).of(0, Worker)) == []
 
 
 def test_ranks_and_attempts(tmp_path):

@@ -6,7 +6,7 @@ that a scheduler stopped the one that it takes for "start me again": 85 for HTCo
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,15 +17,22 @@ from rich.console import Console
 
 from samestep import __version__
 from samestep.errors import ConfigError, LaunchError, RecordError, SamestepError, TargetError
-from samestep.launch.folder import default_folder
+from samestep.findings import Finding
+from samestep.launch.folder import default_folder, prepared
 from samestep.launch.job import Job, Mode, script_of
 from samestep.launch.limits import Limits, Resumed
 from samestep.launch.local import Outcome, launch
-from samestep.launch.machine import check_ranks, count_gpus, requeue_code
+from samestep.launch.machine import check_ranks, count_gpus, requeue_code, threads_per_rank
 from samestep.launch.stall import AFTER_S as STALL_AFTER_S
-from samestep.record import Record
+from samestep.launch.voices import Said
+from samestep.launch.watched import ENOUGH_S, STALL_S, Watched
+from samestep.observations import STEPS_IN_FULL
+from samestep.record import Record, read_json, write_json
 from samestep.report import console as show
 from samestep.report.compare import Comparison, compare
+from samestep.verify.online import EVERY, Online, forget_observations
+from samestep.verify.online_pace import STAND_S
+from samestep.verify.online_run import Looking, follow, watch_program
 
 _FILES = (".py", ".yaml", ".yml")
 
@@ -70,6 +77,7 @@ Checkpoint = Annotated[
     Path, typer.Option("--checkpoint", "-c", help="A checkpoint, a run (its newest one), or RUN/best.")
 ]
 Data = Annotated[Literal["train", "valid", "test"], typer.Option(help="Which data set of the task.")]
+Every = Annotated[int, typer.Option(min=1, help="Of a run that is watched: steps between two looks.")]
 Target = Annotated[str, typer.Argument(help="file.py, file.py:name, package.module:name or config.yaml")]
 
 
@@ -117,6 +125,10 @@ def train(
     stall_after: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which a rank that others wait for is named.")
     ] = STALL_AFTER_S,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Tell the moment when ranks no longer train alike.")
+    ] = False,
+    every: Every = EVERY,
     as_json: AsJson = False,
 ) -> None:
     """Train a task, or run a script, on N ranks; prints and records the digest of the trained state."""
@@ -140,16 +152,20 @@ def train(
         allow_drift=allow_drift or earlier.allow_drift,
         resume=resume,
         timeout_s=timeout,
+        watch_every=every if watch else None,
     )
     limits = replace(gpus or Limits(most=_gpus_of(name)), restarts=restarts)
     limits.check_shards(job.shards)
+    folder = out or default_folder(name, datetime.now())
+    looking = _looking(folder, every) if watch else None
     outcome = _run(
         job,
         limits,
-        out or default_folder(name, datetime.now()),
+        folder,
         port=port,
         threads=threads or (earlier.threads if mode == "bitwise" else None),
         stall_after_s=stall_after,
+        looking=looking,
     )
     if earlier.is_finished and outcome.result.get("steps") == earlier.num_steps:
         show.talk().print(f"the run was finished already, at step {earlier.num_steps}: nothing to do")
@@ -159,6 +175,7 @@ def train(
         title="script" if script else "training",
         plain=("digest",),
         requeue=requeue_code() if requeue_exit_code is None else requeue_exit_code,
+        is_no=looking is not None and bool(looking.online.findings),
     )
 
 
@@ -231,6 +248,149 @@ def demo(
     raise typer.Exit(0 if is_same else 1)
 
 
+@app.command()
+def verify(
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET | -- python SCRIPT [ARGS]...",
+            help="A task, or a script as torchrun would start it.",
+        ),
+    ],
+    gpus: Annotated[
+        str, typer.Option("--gpus", "-g", help="World sizes to compare; 1 is the reference.")
+    ] = "1,2",
+    steps: Annotated[int, typer.Option(min=1, help="Steps to look into.")] = STEPS_IN_FULL,
+    enough: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of training after which a run with all steps is ended.")
+    ] = ENOUGH_S,
+    stall_after: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which ranks that wait for one another are ended.")
+    ] = STALL_S,
+    overrides: Overrides = None,
+    out: Out = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads a rank.  [default: cores / most ranks]")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what the program says.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a program trains the same on N ranks as on one, and if not, why and what to change."""
+    from samestep.report.material import Verification
+    from samestep.report.verdict import payload, show_verdict
+    from samestep.report.verifying import Verifying
+    from samestep.verify import plan
+
+    job = _job_to_watch(target, overrides)
+    worlds = _worlds(gpus)
+    most, present = worlds[-1], count_gpus()
+    check_ranks(most, present)
+    console = show.talk()
+    if present == 0:
+        console.print("no GPU found: CPU ranks (gloo)")
+    command = ["verify", "--gpus", ",".join(map(str, worlds)), "--steps", str(steps)]
+    command += [word for text in overrides or [] for word in ("--set", text)]
+    command += target if job.command == "train" else ["--", *target]
+    name = next(word for word in (*job.script, job.target) if word not in ("", "-m"))
+    folder = out or default_folder(f":verify-{Path(name.rpartition(':')[2]).stem}", datetime.now())
+    watched = Watched(
+        job=job,
+        threads=threads_per_rank(most, threads),
+        steps=steps,
+        enough_s=enough,
+        stall_s=stall_after,
+    )
+    with prepared(folder, resume=False) as at:
+        with Verifying(watched, at, console, num_worlds=len(worlds), is_verbose=verbose) as runner:
+            verification = plan.verify(runner, worlds)
+        value = payload(verification, whys=runner.whys, command=command, out=folder)
+        write_json(at / "verdict.json", value)
+    answer = read_json(at / "verdict.json") or {}
+    show_verdict(console, Verification.model_validate(answer), folder)
+    if as_json:
+        show.answer(answer)
+    else:
+        typer.echo(verification.verdict)
+    raise typer.Exit({"same": 0, "equal": 0, "different": 1}.get(verification.verdict, 2))
+
+
+@app.command()
+def watch(
+    program: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- python SCRIPT [ARGS]... | DIR",
+            help="A script as torchrun would start it, or the folder of ranks that run below the probe.",
+        ),
+    ],
+    gpus: Gpus = None,
+    every: Every = EVERY,
+    stall_after: Annotated[
+        float, typer.Option(min=1.0, help="Seconds after which ranks that stand still apart are named.")
+    ] = STAND_S,
+    out: Out = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a script, or follow one, and tell the moment when its ranks no longer train alike."""
+    console = show.talk()
+
+    def tell(finding: Finding) -> None:
+        show.show_findings(console, [finding.to_json()])
+
+    def say(said: Sequence[Said]) -> None:
+        for line in said:
+            typer.echo(str(line), err=as_json)
+
+    if len(program) == 1 and Path(program[0]).is_dir():
+        run = follow(Path(program[0]), every=every, on_finding=tell)
+    else:
+        script = script_of(program)
+        ranks = gpus or 1
+        if count_gpus() == 0:
+            console.print(f"no GPU found: {ranks} CPU rank{'s' * (ranks > 1)} (gloo)")
+        run = watch_program(
+            script,
+            world_size=ranks,
+            out=out or default_folder(script[1] if script[0] == "-m" else script[0], datetime.now()),
+            threads=threads_per_rank(ranks, threads),
+            every=every,
+            stand_s=stall_after,
+            on_said=say,
+            on_finding=tell,
+        )
+    if run.failure is not None:
+        show.show_failure(console, run.failure, run.folder)
+    if run.num_steps == 0:
+        console.print("no step of an optimizer was seen: there was nothing to look at")
+    if as_json:
+        found = [finding.to_json() for finding in run.findings]
+        show.answer(
+            {"exit_code": run.exit_code, "steps": run.num_steps, "findings": found, "out": str(run.folder)}
+        )
+    raise typer.Exit(run.exit_code or int(bool(run.findings)))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out of another command was given.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page.  [default: report.html in DIR]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make one HTML page of a verdict or a run; it opens from disk and needs no network."""
+    from samestep.report.page import page_of
+
+    page = page_of(folder)
+    path = folder / "report.html" if out is None else out
+    num_bytes = page.write(path)
+    if as_json:
+        show.answer({"out": str(path), "bytes": num_bytes, "sections": page.sections})
+    else:
+        typer.echo(path)
+
+
 def _run(
     job: Job,
     limits: Limits,
@@ -240,6 +400,7 @@ def _run(
     threads: int | None = None,
     stall_after_s: float = STALL_AFTER_S,
     say_device: bool = True,
+    looking: Looking | None = None,
 ) -> Outcome:
     if job.target:
         _check_target(job.target)
@@ -250,6 +411,12 @@ def _run(
     if present == 0 and say_device:
         console.print(f"no GPU found: {ranks} CPU rank{'s' * (ranks > 1)} (gloo)")
     with show.Watch(console, out, title=show.ranks(ranks)) as watch:
+
+        def on_tick(said: list[Said]) -> None:
+            watch(said)
+            if looking is not None:
+                looking()
+
         outcome = launch(
             job,
             gpus=limits,
@@ -257,16 +424,32 @@ def _run(
             port=port,
             threads=threads,
             stall_after_s=stall_after_s,
-            on_tick=watch,
+            on_tick=on_tick,
         )
+    if looking is not None:
+        looking.look(to_the_end=True)
     watch.tell_findings()
     return outcome
 
 
+def _looking(folder: Path, every: int) -> Looking:
+    forget_observations(folder)
+    return Looking(Online(folder.resolve(), every=every))
+
+
 def _finish(
-    outcome: Outcome, *, as_json: bool, title: str, plain: tuple[str, ...] = (), requeue: int = 75
+    outcome: Outcome,
+    *,
+    as_json: bool,
+    title: str,
+    plain: tuple[str, ...] = (),
+    requeue: int = 75,
+    is_no: bool = False,
 ) -> NoReturn:
-    """Say how a run ended, print its answer and end with the exit code that says the same."""
+    """Say how a run ended, print its answer and end with the exit code that says the same.
+
+    With `is_no` the answer of a run that ended well is "no".
+    """
     console = show.talk()
     try:
         findings = Record.read(outcome.out).findings()
@@ -287,7 +470,7 @@ def _finish(
         for name in plain:
             if outcome.result.get(name):
                 typer.echo(outcome.result[name])
-    raise typer.Exit(_exit_code(outcome, requeue))
+    raise typer.Exit(_exit_code(outcome, requeue) or int(is_no))
 
 
 def _exit_code(outcome: Outcome, requeue: int) -> int:
@@ -357,6 +540,35 @@ def _gpus_of(target: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"n_gpus is {value!r} in {target}; it must be a whole number, 1 or more.")
     return value
+
+
+def _worlds(text: str) -> list[int]:
+    """The world sizes to compare, in order, each once; 1 is always among them."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(
+            f"--gpus is {text!r}; name world sizes with commas between them, as in --gpus 1,2,4."
+        )
+    sizes = sorted({int(part) for part in parts})
+    if sizes == [1]:
+        raise ConfigError(
+            f"--gpus is {text!r}, which leaves nothing to compare with 1 rank: add a world, as in --gpus 1,2."
+        )
+    if sizes[0] != 1:
+        show.talk().print(f"1 rank is added to --gpus {text}: it is what the others are compared with")
+    return sorted({1, *sizes})
+
+
+def _job_to_watch(target: list[str], overrides: list[str] | None) -> Job:
+    """The job of a TARGET, or of a script after `--`, to be run as it is."""
+    if len(target) == 1:
+        _check_target(target[0])
+        return Job(command="train", target=target[0], overrides=tuple(overrides or ()))
+    if overrides:
+        raise ConfigError(
+            f"--set {overrides[0]} was given for a script; a script has its own arguments: put it there."
+        )
+    return Job(command="script", script=script_of(target))
 
 
 def _sizes(text: str) -> list[int]:

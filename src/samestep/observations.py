@@ -1,8 +1,9 @@
 """Observations: what a probe wrote down about each rank of a program that it watched; read without torch.
 
     FOLDER/ranks/NNNNN/observations.jsonl      one line a row, the first is a `Start`, the last an `End`
+                       workers/L-P-W.jsonl     what worker W of loader L wrote in pass P
 
-A launcher that starts the ranks again adds observations-1.jsonl, -2 … beside it, one a restart. Steps count
+A launcher that starts the ranks again adds observations-1.jsonl and workers-1, -2 … beside it. Steps count
 the calls of any optimizer's `step`, from 1; a row's `step` is the one that was under way or came next, and
 states at step 0 are those that training began with. The first `Start.steps_in_full` steps are written in
 full; of later ones only what `is_sampled` and `record.is_kept` let through. A rank's file never exceeds
@@ -54,6 +55,15 @@ def observations_path(folder: Path, rank: int, attempt: int = 0) -> Path:
     return rank_folder(folder, rank) / f"observations{f'-{attempt}' if attempt else ''}.jsonl"
 
 
+def worker_path(path: Path, loader: int, number: int, worker: int) -> Path:
+    """Where the rows of a loader's worker go, beside those of its rank at `path`."""
+    return _workers_folder(path) / f"{loader}-{number}-{worker}.jsonl"
+
+
+def _workers_folder(path: Path) -> Path:
+    return path.parent / path.stem.replace("observations", "workers")
+
+
 def sample_positions(name: str, num_elements: int) -> list[int]:
     """Where the sample of a tensor of that name is taken: the same places in every run and on every rank."""
     digest = hashlib.blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8 * NUM_SAMPLED).digest()
@@ -88,6 +98,9 @@ class ObservationWriter:
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        for left_over in _workers_folder(path).glob("*-*-*.jsonl"):
+            left_over.unlink()
         self._file: TextIO | None = path.open("w", encoding="utf-8")
         self._lock = Lock()
         self._lines: list[str] = []
@@ -192,15 +205,21 @@ class Observations:
         return next(self.of(rank, End), None)
 
     def rows(self, rank: int) -> Iterator[Row]:
-        """All rows of a rank, in the order in which they were made."""
+        """All rows of a rank, in the order in which they were made; then those of its loaders' workers."""
         path = self._paths[rank]
+        yield from self._rows_in(path, f"rank {rank}")
+        workers = _workers_folder(path).glob("*-*-*.jsonl")
+        for each in sorted(workers, key=lambda each: [int(part) for part in each.stem.split("-")]):
+            yield from self._rows_in(each, f"rank {rank}, {each.parent.name}/{each.name}")
+
+    def _rows_in(self, path: Path, told: str) -> Iterator[Row]:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 row = decode(line) if line.endswith(b"\n") else None
                 if row is not None:
                     yield row
                     continue
-                note = f"rank {rank}, line {number}: cut off or unknown, and passed over"
+                note = f"{told}, line {number}: cut off or unknown, and passed over"
                 if note not in self.remarks:
                     self.remarks.append(note)
 

@@ -2,12 +2,14 @@
 
 Names of parameters, buffers and modules are those of `named_parameters` and the like on the unwrapped model,
 so that a model and its DDP wrap have the same names. Prints are digests of exact bits: equal bits of equal
-dtype and shape have equal prints on every kind of device. Times are host times in seconds.
+dtype and shape have equal prints on every kind of device. Times are host times in seconds. `where` is the
+line of the program, "file:line", from which something was done: the innermost that belongs to no library;
+empty where there is none. `moved` names the generators ("python", "numpy", "torch") that something drew from.
 """
 
 from dataclasses import dataclass, field
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,12 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loader:
-    """A torch DataLoader when it was first iterated over; settings are its sampler's plain attributes."""
+    """A torch DataLoader when it was first iterated over; settings are its sampler's plain attributes.
+
+    `where` is the line that made it. `has_set_epoch` tells if its sampler, or its batch sampler, can be told
+    the number of the epoch. `num_drawn` is the sampler's length. `contents` is a print of what the data set
+    holds, as far as that can be seen without fetching examples; only runs that are watched for long have it.
+    """
 
     loader: int
     dataset: str
@@ -90,11 +97,18 @@ class Loader:
     is_in_order: bool
     has_generator: bool
     has_worker_init: bool
+    has_set_epoch: bool = False
+    where: str = ""
+    num_drawn: int | None = None
+    contents: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pass:
-    """An iteration over a loader began; `base_seed` is what its workers' seeds are made of."""
+    """An iteration over a loader began; `base_seed` is what its workers' seeds are made of.
+
+    `num_planned` is the loader's length in batches, None where it has none.
+    """
 
     step: int
     loader: int
@@ -102,6 +116,7 @@ class Pass:
     base_seed: int | None
     sampler_settings: dict[str, str]
     random: Randomness
+    num_planned: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +140,7 @@ class Batch:
     """A batch was handed out; its indices are None where the data set has none or they are not numbers.
 
     `tensors` are prints of its tensors, in order, and `examples` one print for each row of the largest.
+    `moved` is by fetching it in this process, without workers.
     """
 
     step: int
@@ -136,6 +152,22 @@ class Batch:
     print: str
     tensors: tuple[str, ...]
     examples: tuple[str, ...]
+    moved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """A worker process of a loader: its generators before its first fetch of a pass, and which that moved.
+
+    `number` is that of the pass, `step` the one under way when the process began.
+    """
+
+    step: int
+    loader: int
+    number: int
+    worker: int
+    random: Randomness
+    moved: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +210,8 @@ class Call:
     """A forward pass of a module, in order of their ends; the model itself has an empty name.
 
     Of calls that do not train (evaluation mode or no gradients) only those of whole models are written.
-    `will_exchange` tells if a wrap was to exchange gradients in the backward pass; inputs are of models only.
+    `will_exchange` tells if a wrap was to exchange gradients in the backward pass. Of whole models only are
+    `inputs`, `rows`, one print for each row of the largest input, and `moved`.
     """
 
     step: int
@@ -191,6 +224,41 @@ class Call:
     will_exchange: bool | None
     inputs: tuple[str, ...]
     outputs: tuple[Summary, ...]
+    rows: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistic:
+    """A module whose own forward pass in training changed floating-point buffers of its own.
+
+    `buffers` are their full names, `num_collectives` the collectives called within that forward pass. Told
+    once for each module of a model.
+    """
+
+    step: int
+    model: int
+    name: str
+    kind: str
+    buffers: tuple[str, ...]
+    num_collectives: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Criterion:
+    """A call of a loss function of torch.nn.functional, named by `kind`.
+
+    `num_targets` are the elements that count: targets that are not to be ignored for classes, all elements
+    otherwise. `num_rows` is the length of the target's first dimension, 1 if it has none.
+    """
+
+    step: int
+    kind: str
+    reduction: str
+    num_targets: int
+    num_rows: int
+    has_gradients: bool
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,6 +270,7 @@ class Loss:
     value: float | None
     dtype: str
     num_elements: int
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,7 +278,8 @@ class Gradient:
     """The gradient of a parameter, `local` as the last backward pass left it before any exchange, or
     `applied` as the optimizer found it; the summary is None where there was no gradient.
 
-    `num_backward` counts the backward passes that reached the parameter in this step.
+    `num_backward` counts the backward passes that reached the parameter in this step, and `num_edits` those
+    between which something else changed its gradient.
     """
 
     step: int
@@ -218,6 +288,7 @@ class Gradient:
     stage: str
     num_backward: int
     summary: Summary | None
+    num_edits: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +304,21 @@ class State:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replica:
-    """One print over all parameters and buffers of a model, names included, after a sampled step."""
+    """One print over all parameters and buffers of a model, names included, after a sampled step.
+
+    `parts` are four digits for each tensor of `Model.tensors`, or for each of as many runs of them as there
+    are: enough to tell where two replicas differ, not whether they do.
+    """
+
+    step: int
+    model: int
+    print: str
+    parts: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """One print over all parameters of a model at its first evaluation since a step in full."""
 
     step: int
     model: int
@@ -258,12 +343,13 @@ class OptimizerGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """An optimizer at its first step."""
+    """An optimizer at its first step; `where` is the line that took it."""
 
     step: int
     optimizer: int
     kind: str
     groups: tuple[OptimizerGroup, ...]
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,16 +360,21 @@ class Clip:
     limit: float
     norm: float | None
     after: int
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
-    """Calls of one function of torch.distributed in one phase of a step; bytes of the tensors handed in."""
+    """Calls of one function of torch.distributed in one phase of a step; bytes of the tensors handed in.
+
+    `where` is that of the first of them.
+    """
 
     name: str
     phase: str
     count: int
     num_bytes: int
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,6 +410,23 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """A line with numbers in it that the program wrote to `stream`, "stdout" or "stderr".
+
+    `template` is the line with `#` for each number, cut to 200 characters, and `numbers` are those that are
+    left in it. `after_evaluation`: since the last step a model with parameters ran without gradients or in
+    evaluation mode.
+    """
+
+    step: int
+    template: str
+    numbers: tuple[float, ...]
+    after_evaluation: bool
+    stream: str
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Spawn:
     """The program started processes of its own through torch.multiprocessing; they are not watched."""
 
@@ -348,13 +456,15 @@ class End:
     saw_torch: bool = False
     num_steps: int = 0
     num_scheduler_steps_after: int = 0
+    events_after: tuple[Event, ...] = ()
+    """What happened since the last step."""
     seconds: float = 0.0
     probe_s: float = 0.0
     dropped: dict[str, int] = field(default_factory=dict)
 
 
 Row = (
-    Start | Machine | Group | Loader | Pass | PassEnd | Batch | Model | Call | Loss | Gradient | State
-    | Replica | RandomState | Optimizer | Step | Spawn | Trouble | End
+    Start | Machine | Group | Loader | Pass | PassEnd | Batch | Worker | Model | Call | Statistic | Criterion
+    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Said | Spawn | Trouble | End
 )  # fmt: skip
 ROWS: dict[str, type[Row]] = {kind.__name__: kind for kind in Row.__args__}

@@ -13,6 +13,7 @@ from samestep.observations import Observations, observations_path
 from samestep.observed import (
     Batch,
     Call,
+    Evaluated,
     Gradient,
     Loader,
     Loss,
@@ -187,6 +188,36 @@ def test_accumulation_absent_gradients_and_losses(tmp_path):
     first, second = seen(tmp_path, Optimizer)
     assert (first.kind, first.groups[0].settings["weight_decay"]) == ("AdamW", "0.2")
     assert second.groups[0].parameters == ("optimizer1.group0.0",)
+
+
+def test_gradients_that_something_changed_between_two_backward_passes(tmp_path):
+    with watching(tmp_path):
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for factor in (None, 0.5):
+            optimizer.zero_grad()
+            for _ in range(2):
+                model(torch.ones(1, 3)).sum().backward()
+                if factor is not None:
+                    model.weight.grad.mul_(factor)
+            optimizer.step()
+    rows = [row for row in seen(tmp_path, Gradient) if row.stage == "local"]
+    assert [(row.step, row.name, row.num_edits) for row in rows] == [
+        (1, "weight", 0), (1, "bias", 0), (2, "weight", 1), (2, "bias", 0),
+    ]  # fmt: skip
+
+
+def test_parameters_that_a_model_is_evaluated_with(tmp_path):
+    with watching(tmp_path):
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            train(model.train(), 1, optimizer)
+            for _ in range(2):
+                model.eval()(torch.ones(1, 3))
+            nn.Flatten().eval()(torch.ones(1, 3))
+    first, second = seen(tmp_path, Evaluated)
+    assert (first.step, second.step) == (2, 3) and first.print != second.print
 
 
 def test_states_before_and_after_steps(tmp_path):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samestep.observations import sample_positions
-from samestep.probe.summaries import bits_print, example_prints, randomness, settings_of, summary, tensors_in
+from samestep.probe.generators import Generators
+from samestep.probe.summaries import bits_print, example_prints, settings_of, summary, tensors_in
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool,
@@ -65,14 +66,14 @@ def test_examples_are_known_by_their_rows():
 
 def test_looking_at_generators_moves_none():
     torch.rand(1), np.random.rand(), random.random()
-    first, again = randomness(), randomness()
+    first, again = Generators().described(), Generators().described()
     assert first == again
     torch.rand(1)
-    assert randomness().torch != first.torch and randomness().numpy == first.numpy
+    assert Generators().described().torch != first.torch and Generators().described().numpy == first.numpy
     np.random.rand()
-    assert randomness().numpy != first.numpy and randomness().python == first.python
+    assert Generators().described().numpy != first.numpy and Generators().described().python == first.python
     random.random()
-    assert randomness().python != first.python
+    assert Generators().described().python != first.python
 
 
 def test_containers_and_settings():

@@ -29,7 +29,7 @@ def run(*arguments, probe=None, ranks=None, options=(), cwd=None, **environment)
 
 
 @contextmanager
-def watching(folder, steps=24, most_bytes=2**24):
+def watching(folder, steps=24, most_bytes=2**24, experiment=None):
     """Watch what this process does; yields the installation. Read with `Observations.read` afterwards."""
     from samestep.probe.installation import Installation
 
@@ -40,7 +40,7 @@ def watching(folder, steps=24, most_bytes=2**24):
             steps_in_full=steps, most_bytes=most_bytes, python="3", host="", pid=0, time=0.0,
         )
     )  # fmt: skip
-    installation = Installation(writer, steps)
+    installation = Installation(writer, steps, experiment)
     installation.install()
     try:
         yield installation

@@ -30,6 +30,8 @@ class Job:
     timeout_s: float | None = None
     script: tuple[str, ...] = ()
     """For `script`: its path and arguments, or "-m", the module's name and arguments."""
+    watch_every: int | None = None
+    """Steps between two looks at ranks that are watched, below the probe; None for ranks that are not."""
 
     def write(self, folder: Path) -> None:
         write_json(folder / "job.json", dataclasses.asdict(self))

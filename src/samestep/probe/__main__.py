@@ -1,4 +1,4 @@
-"""`python -m samestep.probe FOLDER [--steps K] [--most-mb M] SCRIPT [ARGS]`, or `-m MODULE` for SCRIPT."""
+"""`python -m samestep.probe FOLDER [OPTIONS] SCRIPT [ARGS]`, or `-m MODULE` for SCRIPT; see `run.USAGE`."""
 
 import sys
 

@@ -12,7 +12,10 @@ from types import ModuleType
 
 
 class Arrival(MetaPathFinder):
-    """Waits for the import of the module `name`, then calls `then` once; at once if it is there already."""
+    """Waits for the import of the module `name`, then calls `then` once; at once if it is there already.
+
+    Of several that wait for one module, the first installed is the first told.
+    """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
@@ -31,10 +34,11 @@ class Arrival(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self not in sys.meta_path:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+        # only those behind this one, since another may wait for the same module
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Announced(spec.loader, self._arrived)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samestep.observed import Loss
+from samestep.probe.callers import where
 from samestep.probe.replacing import Replacements
 from samestep.probe.watch import Watch
 
@@ -49,6 +50,7 @@ class Backwards:
 
     def _write(self, tensors: Any) -> None:
         many: list[Tensor] = [tensors] if isinstance(tensors, Tensor) else list(tensors)[:4]
+        line = where()
         for tensor in many:
             row = Loss(
                 step=self._watch.step,
@@ -56,5 +58,6 @@ class Backwards:
                 value=float(tensor.detach().item()) if tensor.numel() == 1 else None,
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 num_elements=tensor.numel(),
+                where=line,
             )
             self._watch.write(row)

@@ -23,6 +23,11 @@ _WATCHED = (
 )  # fmt: skip
 
 
+_KEPT: list[Any] = []
+"""Groups that were made. A wrapped model that is freed after its group was destroyed frees the group, too,
+which in torch 2.13 with gloo hangs now and then; held here, it is freed with the process."""
+
+
 class Collectives:
     """Observes calls of torch.distributed's functions; those made by other such functions count with them.
 
@@ -72,6 +77,7 @@ class Collectives:
             watch = self._watch
             if watch.is_awake and not getattr(self._inside, "one", False):
                 with watch.looking("the process group"):
+                    _KEPT.append(dist.group.WORLD)
                     row = Group(
                         step=watch.step,
                         rank=dist.get_rank(),

@@ -2,7 +2,7 @@
 
 import weakref
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -11,6 +11,16 @@ from samestep.observed import Gradient, Summary
 from samestep.probe.naming import Names
 from samestep.probe.summaries import summary
 from samestep.probe.watch import Watch
+
+
+class _Local(NamedTuple):
+    """What is known of a parameter's gradient since the last step."""
+
+    num_backward: int = 0
+    num_edits: int = 0
+    summary: Summary | None = None
+    gradient_id: int = 0
+    version: int = 0
 
 
 class Gradients:
@@ -26,7 +36,7 @@ class Gradients:
         self._names = names
         self._attended: dict[int, weakref.ref[Tensor]] = {}
         self._handles: list[RemovableHandle] = []
-        self._local: dict[str, tuple[int, Summary]] = {}
+        self._local: dict[str, _Local] = {}
 
     def install(self) -> None:
         """Nothing yet: parameters are attended to when their model first runs."""
@@ -48,16 +58,17 @@ class Gradients:
     def write(self, optimizer: int, groups: list[dict[str, Any]]) -> None:
         """Write down the gradients of an optimizer's parameters, which it is about to use."""
         for name, parameter in named(self._names, optimizer, groups):
-            count, local = self._local.pop(name, (0, None))
+            local = self._local.pop(name, _Local())
             applied = None if parameter.grad is None else summary(parameter.grad, name)
-            for stage, found in (("local", local), ("applied", applied)):
+            for stage, found in (("local", local.summary), ("applied", applied)):
                 row = Gradient(
                     step=self._watch.step,
                     optimizer=optimizer,
                     name=name,
                     stage=stage,
-                    num_backward=count,
+                    num_backward=local.num_backward,
                     summary=found,
+                    num_edits=local.num_edits,
                 )
                 self._watch.write(row)
 
@@ -68,8 +79,17 @@ class Gradients:
         with watch.looking("a local gradient") as able:
             name = self._names.name_of(parameter)
             if able and name is not None and parameter.grad is not None:
-                count, _ = self._local.get(name, (0, None))
-                self._local[name] = count + 1, summary(parameter.grad, name)
+                before = self._local.get(name, _Local())
+                gradient = parameter.grad
+                # adding to a gradient counts as one change; whoever else wrote to it made more
+                is_edited = before.gradient_id == id(gradient) and gradient._version > before.version + 1
+                self._local[name] = _Local(
+                    before.num_backward + 1,
+                    before.num_edits + is_edited,
+                    summary(gradient, name),
+                    id(gradient),
+                    gradient._version,
+                )
         watch.last_gradient_s = perf_counter()
 
 

@@ -1,24 +1,34 @@
-"""Installation: puts all observers in place once torch is there, and takes them away."""
+"""Installation: puts all observers and changes in place once torch is there, and takes them away."""
 
 import os
 from collections.abc import Sequence
 from typing import Protocol
 
+from samestep.experiment import Experiment
 from samestep.observations import ObservationWriter
+from samestep.probe.adapters import Adapters
 from samestep.probe.backwards import Backwards
+from samestep.probe.changes.dropout import DropoutOff
+from samestep.probe.changes.examples import ExamplesSeeded
+from samestep.probe.changes.lengths import Lengths
+from samestep.probe.changes.norms import NormsFrozen
 from samestep.probe.collectives import Collectives
+from samestep.probe.criteria import Criteria
+from samestep.probe.fetches import Fetches
 from samestep.probe.gradients import Gradients
 from samestep.probe.loaders import Loaders
 from samestep.probe.modules import Modules
 from samestep.probe.naming import Names
 from samestep.probe.optimizers import Optimizers
+from samestep.probe.origins import Origins
+from samestep.probe.said import Lines
 from samestep.probe.schedules import Schedules
 from samestep.probe.states import States
 from samestep.probe.watch import Watch
 
 
-class Observer(Protocol):
-    """Watches one kind of thing from `install` until `uninstall`, and writes rows through the watch."""
+class Part(Protocol):
+    """Observes, or changes, one kind of thing from `install` until `uninstall`."""
 
     def install(self) -> None: ...
 
@@ -26,38 +36,69 @@ class Observer(Protocol):
 
 
 class Installation:
-    """All observers of one process; a child that is forked from it, such as a loader's worker, has none."""
+    """All observers and changes of one process; a child that is forked from it has the changes only."""
 
-    def __init__(self, writer: ObservationWriter, steps_in_full: int) -> None:
+    def __init__(
+        self, writer: ObservationWriter, steps_in_full: int, experiment: Experiment | None = None
+    ) -> None:
         self.watch = watch = Watch(writer, steps_in_full)
         self._writer = writer
-        names = Names()
+        experiment = experiment or Experiment()
+        names, origins, fetches = Names(), Origins(watch), Fetches(watch)
         gradients, states = Gradients(watch, names), States(watch, names)
-        self._observers: Sequence[Observer] = (
+        loaders = Loaders(watch, origins, fetches, experiment.batches)
+        # changes come last: what runs first before a call then sees the program as it is
+        self._parts: Sequence[Part] = (
             names,
             gradients,
             Modules(watch, names, gradients, states),
             Optimizers(watch, names, gradients, states),
-            Loaders(watch),
+            origins,
+            *_changes_of_data(experiment, origins),
+            fetches,
+            loaders,
+            Adapters(watch, loaders),
             Backwards(watch),
             Schedules(watch),
             Collectives(watch),
+            Criteria(watch),
+            Lines(watch),
+            *_changes_of_models(experiment),
         )
 
     def install(self) -> None:
         os.register_at_fork(after_in_child=self._leave_child)
-        for observer in self._observers:
+        for part in self._parts:
             try:
-                observer.install()
+                part.install()
             except Exception as error:
                 # another release of torch may lack what one of them watches; the others still see theirs
-                self.watch.trouble(type(observer).__name__, error)
+                self.watch.trouble(type(part).__name__, error)
 
     def uninstall(self) -> None:
-        for observer in self._observers:
-            observer.uninstall()
+        for part in reversed(self._parts):
+            part.uninstall()
         self.watch.is_on = False
 
     def _leave_child(self) -> None:
         self.watch.is_on = False
         self._writer.forget()
+
+
+def _changes_of_data(experiment: Experiment, origins: Origins) -> list[Part]:
+    """Inside of what observes fetches, which then sees what is left of randomness."""
+    changes: list[Part] = []
+    if experiment.are_examples_seeded:
+        changes.append(ExamplesSeeded())
+    if experiment.lengths:
+        changes.append(Lengths(origins, experiment.lengths))
+    return changes
+
+
+def _changes_of_models(experiment: Experiment) -> list[Part]:
+    changes: list[Part] = []
+    if experiment.is_dropout_off:
+        changes.append(DropoutOff())
+    if experiment.are_norms_frozen:
+        changes.append(NormsFrozen())
+    return changes

@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from samestep.observed import Optimizer, OptimizerGroup
+from samestep.probe.callers import where
 from samestep.probe.gradients import Gradients, named
 from samestep.probe.naming import Names
 from samestep.probe.states import States
@@ -114,7 +115,8 @@ class Optimizers:
                 for group in groups
             )
             kind = type(optimizer).__name__
-            row = Optimizer(step=self._watch.step, optimizer=number, kind=kind, groups=described)
+            step = self._watch.step
+            row = Optimizer(step=step, optimizer=number, kind=kind, groups=described, where=where())
             if is_kept(number):
                 self._watch.write(row, flush=True)
         return number

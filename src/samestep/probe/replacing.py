@@ -22,6 +22,8 @@ class Replacements:
         wrapper: Any = functools.wraps(before)(make(before))
         code = wrapper.__code__
         wrapper.__code__ = code.replace(co_filename=f"{code.co_filename} ({_PASSED_OVER})")
+        # what TorchScript is to compile where a program calls this
+        wrapper.__prepare_scriptable__ = lambda: before
         for holder in (owner, *others):
             if vars(holder).get(name) is before:
                 self.put(holder, name, wrapper)

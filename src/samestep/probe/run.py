@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from samestep import __version__
 from samestep.errors import ConfigError, SamestepError
+from samestep.experiment import Experiment
 from samestep.observations import FORMAT, MOST_BYTES, STEPS_IN_FULL, ObservationWriter, observations_path
 from samestep.observed import VERSION, End, Start
 from samestep.probe.arrival import Arrival
+from samestep.probe.changes.seeds import Seeds
 from samestep.probe.program import OURS, prepared, show_without_us, without_us
 
 if TYPE_CHECKING:
     from samestep.probe.installation import Installation
 
-USAGE = "python -m samestep.probe FOLDER [--steps K] [--most-mb M] SCRIPT [ARGS], or -m MODULE [ARGS]"
+USAGE = (
+    "python -m samestep.probe FOLDER [--steps K | --every K] [--most-mb M] [--experiment FILE] "
+    "SCRIPT [ARGS], or -m MODULE [ARGS]"
+)
 _RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MOST_TEXT = 3000
@@ -36,15 +41,19 @@ class Request(NamedTuple):
     program: list[str]
     steps_in_full: int = STEPS_IN_FULL
     most_bytes: int = MOST_BYTES
+    experiment: Path | None = None
+    every: int | None = None
+    """Steps between two looks of the cheap mode, in which no step is full; None for the whole probe."""
 
 
 def main(arguments: list[str]) -> int:
     """Run and watch the program that the arguments name; 2 if they name none, else as the program ends."""
     try:
         request = parse(arguments)
+        experiment = Experiment.read(request.experiment) if request.experiment else Experiment()
         execute = prepared(request.program)
         rank, size = _from_launcher(_RANK_NAMES) or 0, _from_launcher(_SIZE_NAMES)
-        attempt = _from_launcher(("TORCHELASTIC_RESTART_COUNT",)) or 0
+        attempt = _from_launcher(("SAMESTEP_RESTARTS", "TORCHELASTIC_RESTART_COUNT")) or 0
         writer = _opened(observations_path(request.folder, rank, attempt), request.most_bytes)
     except SamestepError as error:
         sys.stderr.write(f"samestep.probe: {error}\n")
@@ -65,7 +74,15 @@ def main(arguments: list[str]) -> int:
         time=time.time(),
     )
     writer.write(start, flush=True)
-    _watch(execute, writer, request.steps_in_full)
+    experiment = experiment.on_rank(rank)
+    seeds = None if experiment.seed is None else Seeds(experiment.seed + rank)
+    if seeds is not None:
+        seeds.install()
+    try:
+        _watch(execute, writer, request, experiment)
+    finally:
+        if seeds is not None:
+            seeds.uninstall()
     return 0
 
 
@@ -73,6 +90,7 @@ def parse(arguments: list[str]) -> Request:
     """The request that command-line arguments make; options end where the program begins."""
     words = list(arguments)
     given: dict[str, int] = {}
+    experiment: Path | None = None
     folder: Path | None = None
     while words and (words[0] != "-m") and (words[0].startswith("--") or folder is None):
         word = words.pop(0)
@@ -81,27 +99,32 @@ def parse(arguments: list[str]) -> Request:
             continue
         option, equals, text = word.partition("=")
         text = text if equals else (words.pop(0) if words else "")
-        if option not in ("--steps", "--most-mb") or not text.isdecimal() or int(text) < 1:
+        if option == "--experiment" and text:
+            experiment = Path(text).absolute()
+            continue
+        if option not in ("--steps", "--every", "--most-mb") or not text.isdecimal() or int(text) < 1:
             raise ConfigError(
-                f"{option} {text} was given, but only --steps and --most-mb, each with a number from 1, are "
-                f"options of the probe; use: {USAGE}"
+                f"{option} {text} was given, but only --steps, --every and --most-mb, each with a number "
+                f"from 1, and --experiment with a file are options of the probe; use: {USAGE}"
             )
         given[option] = int(text)
     if folder is None or not words or words == ["-m"]:
         raise ConfigError(f"A folder and a program are needed, and {arguments} names less; use: {USAGE}")
     most_bytes = given["--most-mb"] * 2**20 if "--most-mb" in given else MOST_BYTES
-    return Request(folder.absolute(), words, given.get("--steps", STEPS_IN_FULL), most_bytes)
+    every = given.get("--every")
+    steps_in_full = given.get("--steps", STEPS_IN_FULL) if every is None else 0
+    return Request(folder.absolute(), words, steps_in_full, most_bytes, experiment, every)
 
 
-def _watch(execute: Callable[[], None], writer: ObservationWriter, steps_in_full: int) -> None:
+def _watch(
+    execute: Callable[[], None], writer: ObservationWriter, request: Request, experiment: Experiment
+) -> None:
     """Run the program; what it raises passes through, with the probe's own frames taken out when printed."""
     began = time.perf_counter()
     installed: list[Installation] = []
 
     def install() -> None:
-        from samestep.probe.installation import Installation
-
-        installed.append(Installation(writer, steps_in_full))
+        installed.append(_installation(writer, request, experiment))
         installed[0].install()
 
     arrival = Arrival("torch", install)
@@ -126,11 +149,22 @@ def _watch(execute: Callable[[], None], writer: ObservationWriter, steps_in_full
                 watch = each.watch
                 each.uninstall()
                 end |= {"num_steps": watch.step - 1, "num_scheduler_steps_after": watch.num_scheduler_steps}
+                end["events_after"] = watch.events
                 end["probe_s"] = watch.probe_s + watch.clock.take().get("probe", 0.0)
             seconds = time.perf_counter() - began
             dropped = dict(writer.dropped)
             writer.write(End(**end, saw_torch=bool(installed), seconds=seconds, dropped=dropped))
             writer.close()
+
+
+def _installation(writer: ObservationWriter, request: Request, experiment: Experiment) -> "Installation":
+    if request.every is not None:
+        from samestep.probe.cheap import CheapInstallation
+
+        return CheapInstallation(writer, request.every)
+    from samestep.probe.installation import Installation
+
+    return Installation(writer, request.steps_in_full, experiment)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 from torch import Tensor, nn
 
-from samestep.observed import Replica, State
+from samestep.observed import Evaluated, Replica, State
 from samestep.probe.naming import Known, Names, plain_name
 from samestep.probe.summaries import bits_print, summary
 from samestep.probe.watch import Watch
@@ -18,6 +18,7 @@ class States:
         self._watch = watch
         self._names = names
         self._begun: set[int] = set()
+        self._evaluated: set[tuple[int, int]] = set()
 
     def write_first(self, known: Known, root: nn.Module) -> None:
         """Write down what a model's training began with; once for each model."""
@@ -36,6 +37,17 @@ class States:
                 for name, _, tensor in _tensors(root):
                     digest.update(f"{name} {bits_print(tensor)} ".encode("utf-8", "backslashreplace"))
                 watch.write(Replica(step=watch.step, model=known.number, print=digest.hexdigest()))
+
+    def write_evaluated(self, known: Known, root: nn.Module) -> None:
+        """Write down with which parameters a model is evaluated; once for each step and model."""
+        if (known.number, self._watch.step) in self._evaluated or next(root.parameters(), None) is None:
+            return
+        self._evaluated.add((known.number, self._watch.step))
+        digest = blake2b(digest_size=8)
+        for name, role, tensor in _tensors(root):
+            if role == "parameter":
+                digest.update(f"{name} {bits_print(tensor)} ".encode("utf-8", "backslashreplace"))
+        self._watch.write(Evaluated(step=self._watch.step, model=known.number, print=digest.hexdigest()))
 
     def _write(self, step: int, known: Known, root: nn.Module) -> None:
         for name, role, tensor in _tensors(root):

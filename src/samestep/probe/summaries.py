@@ -1,7 +1,5 @@
-"""Summaries: tensors, generators and settings in a few numbers or texts, without changing or moving any."""
+"""Summaries: tensors and settings in a few numbers or texts, without changing or moving any."""
 
-import random
-import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
@@ -12,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from samestep.data.fingerprint import fingerprint
 from samestep.observations import mixed, sample_positions
-from samestep.observed import Randomness, Summary
+from samestep.observed import Summary
 
 MOST_TENSORS = 16
 MOST_EXAMPLES = 4096
@@ -62,7 +59,7 @@ def bits_print(tensor: Tensor) -> str:
     exact in any order, and no change of a single element goes unseen. Only the sums leave the device.
     """
     digest = blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=8)
-    flat = _whole(_dense(tensor)).reshape(-1)
+    flat = flat_bits(tensor)
     factors = _factors(flat.device)
     sums = []
     for block in flat.split(_CHUNK * _CHUNKS_AT_ONCE):
@@ -75,6 +72,11 @@ def bits_print(tensor: Tensor) -> str:
     if sums:
         digest.update(torch.cat(sums).cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def flat_bits(tensor: Tensor) -> Tensor:
+    """The bits of a tensor as whole numbers, in a row."""
+    return _whole(_dense(tensor)).reshape(-1)
 
 
 def example_prints(tensors: Iterable[Tensor], num_examples: int | None) -> tuple[str, ...]:
@@ -91,16 +93,10 @@ def example_prints(tensors: Iterable[Tensor], num_examples: int | None) -> tuple
     return tuple(f"{number % 2**64:016x}" for number in torch.stack(sums).sum(0).tolist())
 
 
-def randomness() -> Randomness:
-    """The states of the generators of Python, NumPy and torch, and of the GPU if there is one in use."""
-    numpy_random = sys.modules.get("numpy.random")
-    in_use = torch.cuda.is_initialized()
-    return Randomness(
-        python=_print(repr(random.getstate()).encode()),
-        numpy=fingerprint(numpy_random.get_state(legacy=False))[:16] if numpy_random else None,
-        torch=_print(torch.get_rng_state().numpy().tobytes()),
-        device=_print(torch.cuda.get_rng_state().numpy().tobytes()) if in_use else None,
-    )
+def row_prints(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """A print for each row of the largest tensor."""
+    largest = max((tensor for tensor in tensors if tensor.ndim), key=Tensor.numel, default=None)
+    return () if largest is None else example_prints([largest], len(largest))
 
 
 def settings_of(owner: Any, most: int = 32) -> dict[str, str]:
@@ -112,10 +108,6 @@ def settings_of(owner: Any, most: int = 32) -> dict[str, str]:
         if isinstance(value, bool | int | float | str) and not str(key).startswith("_")
     }
     return dict(list(plain.items())[:most])
-
-
-def _print(data: bytes) -> str:
-    return blake2b(data, digest_size=8).hexdigest()
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Watch: what the observers of one rank share."""
 
 from collections import Counter
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from samestep.observations import ObservationWriter, is_sampled
 from samestep.observed import Clip, Collective, Event, Row, Step, Trouble
+from samestep.probe.callers import where
 from samestep.probe.clock import Clock
 from samestep.record import is_kept
 
@@ -33,6 +35,7 @@ class Watch:
         self.clock = Clock()
         self.step = 1
         self.num_scheduler_steps = 0
+        self.num_collectives = 0
         self.probe_s = 0.0
         self._begin_step()
 
@@ -42,11 +45,18 @@ class Watch:
         self.num_forward = self.num_backward = self.num_skipped = self.num_scheduler_steps = 0
         self.scale: float | None = None
         self.last_gradient_s: float | None = None
+        self.has_evaluated = False
         self._rows_left = MOST_ROWS
         self._events: list[tuple[str, int]] = []
         self._clips: list[Clip] = []
         self._calls: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
+        self._lines: dict[tuple[str, str], str] = {}
+
+    @property
+    def path(self) -> Path:
+        """The file that rows go to."""
+        return self._writer.path
 
     @property
     def is_awake(self) -> bool:
@@ -76,6 +86,11 @@ class Watch:
         elif len(self._events) < MOST_EVENTS:
             self._events.append((name, 1))
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened since the last step, in order."""
+        return tuple(Event(name=name, count=count) for name, count in self._events)
+
     def begin_backward(self) -> None:
         self.num_backward += 1
         self.last_gradient_s = None
@@ -84,13 +99,17 @@ class Watch:
     def clipped(self, kind: str, limit: float, norm: float | None) -> None:
         self.event("clip")
         if len(self._clips) < MOST_CLIPS:
-            self._clips.append(Clip(kind=kind, limit=limit, norm=norm, after=len(self._events) - 1))
+            after = len(self._events) - 1
+            self._clips.append(Clip(kind=kind, limit=limit, norm=norm, after=after, where=where()))
 
     def collective(self, name: str, num_bytes: int) -> None:
         phase = self.clock.phase
         key = name, "between" if phase in ("other", "exchange") else phase
         self._calls[key] += 1
         self._bytes[key] += num_bytes
+        self.num_collectives += 1
+        if key not in self._lines:
+            self._lines[key] = where()
         self.event(name)
 
     def end_step(self, optimizer: int, groups: list[dict[str, Any]]) -> None:
@@ -99,8 +118,8 @@ class Watch:
         self.probe_s += phases.get("probe", 0.0)
         if self.is_looked_into or is_kept(self.step):
             collectives = (
-                Collective(name=name, phase=phase, count=count, num_bytes=self._bytes[name, phase])
-                for (name, phase), count in self._calls.items()
+                Collective(name=name, phase=phase, count=num, num_bytes=self._bytes[name, phase], where=line)
+                for ((name, phase), num), line in zip(self._calls.items(), self._lines.values(), strict=True)
             )
             row = Step(
                 step=self.step,
@@ -115,7 +134,7 @@ class Watch:
                 num_skipped=self.num_skipped,
                 clips=tuple(self._clips),
                 collectives=tuple(collectives),
-                events=tuple(Event(name=name, count=count) for name, count in self._events),
+                events=self.events,
                 phases_s=phases,
             )
             self.write(row, flush=True)
@@ -130,7 +149,7 @@ class Watch:
 
 
 class _Looking:
-    """Yields whether looking is possible: not while a graph is traced or captured."""
+    """Yields whether looking is possible: not while a graph is traced or captured, nor inside of vmap."""
 
     __slots__ = ("_depth", "_no_grad", "_place", "_watch")
 
@@ -143,7 +162,7 @@ class _Looking:
         self._no_grad = torch.no_grad()
         self._no_grad.__enter__()
         is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        return not (is_tracing or _is_capturing())
+        return not (is_tracing or _is_capturing() or _is_transforming())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -158,3 +177,7 @@ class _Looking:
 
 def _is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _is_transforming() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None

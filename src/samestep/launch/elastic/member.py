@@ -29,6 +29,7 @@ from samestep.launch.elastic import stopping
 from samestep.launch.elastic.meeting import HERE, ROUND, Meeting, TCPStore
 from samestep.launch.failure import RankError
 from samestep.launch.folder import clear_rank
+from samestep.launch.job import Job
 from samestep.launch.limits import Limits
 from samestep.launch.roll import Ended, Roll, Started, Verdict
 from samestep.record import rank_folder, read_json
@@ -76,7 +77,7 @@ class Member(LocalElasticAgent):
             role="rank",
             local_world_size=1,
             entrypoint=sys.executable,
-            args=("-u", "-m", "samestep.rank", str(folder)),
+            args=_arguments(folder),
             rdzv_handler=self._meeting,
             max_restarts=1 << 20,  # `_judge` decides
             monitor_interval=MONITOR_S,
@@ -242,3 +243,10 @@ class Member(LocalElasticAgent):
         except RendezvousClosedError:
             return FAILED
         return DONE
+
+
+def _arguments(folder: Path) -> tuple[str, ...]:
+    """What Python is told to run a rank, below the probe if the run is watched."""
+    every = Job.read(folder).watch_every
+    below = () if every is None else ("samestep.probe", str(folder), "--every", str(every), "-m")
+    return ("-u", "-m", *below, "samestep.rank", str(folder))

@@ -1,0 +1,129 @@
+"""Numbers that a program says of its model after an evaluation."""
+
+from collections.abc import Iterator
+
+from samestep.findings import Finding
+from samestep.verify.causes.data import coverage
+from samestep.verify.comparison import Difference
+from samestep.verify.evidence import Evidence
+from samestep.verify.trace import RankTrace, Trace
+
+_REDUCTIONS = ("all_reduce", "reduce", "all_gather", "gather", "all_to_all")
+
+
+def evaluation(evidence: Evidence) -> Iterator[Finding]:
+    """A printed number that is another on one rank, given the same examples and with the same weights."""
+    difference = _difference(evidence)
+    if difference is None or evidence.has("average-updated-on-one-rank", "metric-overwritten"):
+        return
+    padded = list(coverage(evidence, evaluation=True))
+    if padded:
+        yield padded[0]
+        return
+    pair = evidence.pair
+    assert pair is not None
+    trace = pair.counterpart
+    where = _where(trace, difference)
+    at = f" ({where})" if where else ""
+    told = {
+        "line": difference.name, "step": difference.step, "candidate": difference.candidate,
+        "reference": difference.reference, "where": where,
+    }  # fmt: skip
+    text = f"“{difference.name}” after step {difference.step} says {difference.candidate:g} on "
+    text += f"{evidence.world_size} ranks and {difference.reference:g} on one, with the same weights"
+    counts = _evaluated(trace, difference.step + 1)
+    is_exchanged = _exchanged(trace.first, difference.step + 1)
+    if not is_exchanged or _counts_first_rank_only(evidence, difference):
+        yield Finding(
+            cause="metric-updated-on-one-rank" if is_exchanged else "metric-of-one-rank",
+            message=f"{text}: "
+            + (
+                "it does not change when the other ranks evaluate other examples, though ranks exchange "
+                "something."
+                if is_exchanged
+                else "it is of the first rank's examples only, nothing was added up over ranks."
+            ),
+            evidence=told | {"examples": counts},
+            fix=(
+                "update the metric on every rank"
+                if is_exchanged
+                else "sum the losses and counts over all ranks before dividing"
+            )
+            + at,
+        )
+    elif len(set(counts.values())) > 1:
+        yield Finding(
+            cause="metric-averaged-without-counts",
+            message=f"{text}: ranks evaluate {_listed(counts)} examples, and what they found counts the "
+            "same.",
+            evidence=told | {"examples": counts},
+            fix=f"sum numerators and counts over ranks, then divide{at}",
+        )
+    else:
+        yield Finding(
+            cause="metric-merged-wrongly",
+            message=f"{text}: what ranks found does not add up to what one rank finds.",
+            evidence=told | {"examples": counts},
+            fix="merge sums that add up (counts, sums, sums of squares), and compute the metric from them; "
+            "means, "
+            f"deviations and ratios do not add up{at}",
+        )
+
+
+def _difference(evidence: Evidence) -> Difference | None:
+    """The first printed number that is off while the weights still are not."""
+    if evidence.pair is None:
+        return None
+    comparison = evidence.pair.comparison
+    for difference in comparison.differences:
+        if difference.quantity == "metric":
+            return difference
+        if difference.quantity in ("weight", "gradient", "buffer", "forward", "inputs", "examples"):
+            return None
+    return None
+
+
+def _exchanged(rank: RankTrace, number: int) -> bool:
+    """Whether ranks gathered or added up anything between the evaluation and the training that followed."""
+    names = [event.name for event in rank.events(number)]
+    if "evaluation" not in names:
+        return any(name.startswith(_REDUCTIONS) for name in names)
+    last = len(names) - 1 - names[::-1].index("evaluation")
+    end = next((i for i in range(last, len(names)) if names[i] == "forward"), len(names))
+    return any(name.startswith(_REDUCTIONS) for name in names[names.index("evaluation") : end])
+
+
+def _counts_first_rank_only(evidence: Evidence, difference: Difference) -> bool:
+    """Whether the number stayed the same when the other ranks evaluated other examples."""
+    if evidence.starved is None or evidence.pair is None:
+        return False
+    number = difference.step + 1
+    before, after = (
+        [said.numbers for said in trace.first.steps[number].said if said.template == difference.name]
+        for trace in (evidence.pair.counterpart, evidence.starved)
+        if number in trace.first.steps
+    )
+    return bool(before) and before == after
+
+
+def _evaluated(trace: Trace, number: int) -> dict[int, int]:
+    """How many examples each rank evaluated before a step."""
+    return {
+        rank: sum(
+            batch.num_examples or 0
+            for batch in of_rank.batches
+            if batch.step == number and batch.loader in of_rank.evaluation_loaders
+        )
+        for rank, of_rank in trace.ranks.items()
+    }
+
+
+def _where(trace: Trace, difference: Difference) -> str:
+    step = trace.first.steps.get(difference.step + 1)
+    said = step.said if step is not None else []
+    return next((line.where for line in said if line.template == difference.name), "")
+
+
+def _listed(counts: dict[int, int]) -> str:
+    texts = [str(count) for count in counts.values()]
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"

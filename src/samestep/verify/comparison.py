@@ -1,0 +1,332 @@
+"""Comparison: where a run on N ranks first differs from one on one rank that was given the same examples.
+
+A pure function of traces. It finds places and sizes of differences; what caused them is not asked here.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from samestep.observed import State, Summary
+from samestep.verify.printed import compared_lines
+from samestep.verify.rounding import DRAWS, gamma, unit_roundoff
+from samestep.verify.trace import Trace
+
+Quantity = Literal[
+    "steps", "examples", "inputs", "forward", "gradient", "learning rate", "buffer", "weight", "metric"
+]
+QUANTITIES: tuple[Quantity, ...] = (
+    "steps", "examples", "inputs", "forward", "gradient", "learning rate", "buffer", "weight", "metric",
+)  # fmt: skip
+Mark = Literal["same", "equal", "different"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One quantity of one step that is further off than rounding explains, and on which ranks.
+
+    `size` and `tolerance` are in the quantity's own unit; `reference` and `candidate` are what was compared.
+    """
+
+    step: int
+    quantity: Quantity
+    name: str
+    ranks: tuple[int, ...]
+    size: float
+    tolerance: float
+    reference: float | str = ""
+    candidate: float | str = ""
+
+
+class Value(NamedTuple):
+    """A quantity as a few numbers, all of them as precise as `scale` times the rounding of a step allows."""
+
+    quantity: Quantity
+    name: str
+    numbers: tuple[float, ...]
+    scale: float
+    dtype: str
+    print: str | None = None
+    num_elements: int | None = None
+    """Of parts that were merged; parts that were padded to other lengths have other numbers in all."""
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """All that was compared: a mark for each quantity and step, and the differences in order."""
+
+    num_steps: int
+    marks: dict[tuple[Quantity, int], Mark] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    growth: float = 1.0
+    """By how much more than its bound rounding was seen to differ, at the last step."""
+
+    @property
+    def first(self) -> Difference | None:
+        """The earliest difference, in the order in which a step computes things."""
+        return min(self.differences, key=lambda d: (d.step, QUANTITIES.index(d.quantity)), default=None)
+
+    @property
+    def is_different(self) -> bool:
+        return bool(self.differences)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all weights and buffers have the same bits after every step."""
+        kept = [mark for (quantity, _), mark in self.marks.items() if quantity in ("weight", "buffer")]
+        return bool(kept) and not self.differences and all(mark == "same" for mark in kept)
+
+    def first_of(self, quantity: Quantity) -> Difference | None:
+        """The earliest difference in one quantity."""
+        return next((d for d in self.differences if d.quantity == quantity), None)
+
+
+def compare(reference: Trace, candidate: Trace, noise: Sequence[tuple[Trace, Trace]] = ()) -> Comparison:
+    """Compare a run on one rank with one on several that had the same global batches.
+
+    `noise` are pairs of runs that differ by rounding only.
+    """
+    num_steps = min(reference.num_full, candidate.num_full)
+    found = Comparison(num_steps=num_steps)
+    for number in range(1, num_steps + 1):
+        _compare_inputs(found, reference, candidate, number)
+        limits = _limits(reference, number)
+        silent = _silent(reference, number)
+        spread: dict[tuple[Quantity, str], float] = defaultdict(float)
+        for pair in noise:
+            for a, b in _paired(*pair, number):
+                if math.isfinite(gap := _gap(a, b)):
+                    spread[a.quantity, a.name] = max(spread[a.quantity, a.name], gap)
+                    if a.name not in silent:
+                        found.growth = max(found.growth, gap / limits[a.dtype] / _scale(a, b))
+        is_ragged = _is_ragged(reference, candidate, number)
+        for a, b in _paired(reference, candidate, number):
+            if is_ragged and a.quantity == "forward":
+                continue
+            allowed = DRAWS * max(found.growth * limits[a.dtype] * _scale(a, b), spread[a.quantity, a.name])
+            gap = _gap(a, b)
+            mark: Mark = "same" if a.print is not None and a.print == b.print else "equal"
+            if not gap <= allowed and a.name not in silent:
+                mark = "different"
+                found.differences.append(_difference(number, a, b, candidate, gap, allowed))
+            _note(found, a.quantity, number, mark)
+        _compare_settings(found, reference, candidate, number)
+        relative = DRAWS * found.growth * limits["float32"]
+        for line in compared_lines(reference, candidate, [b for _, b in noise], number, relative):
+            is_off = line.gap > line.tolerance
+            _note(found, "metric", number, "different" if is_off else "equal")
+            if is_off:
+                found.differences.append(
+                    Difference(
+                        step=number, quantity="metric", name=line.said.template, ranks=(0,), size=line.gap,
+                        tolerance=line.tolerance, reference=line.reference, candidate=line.candidate,
+                    )
+                )  # fmt: skip
+    _forgive_where_gradients_agree(found)
+    _compare_lengths(found, reference, candidate)
+    found.differences.sort(key=lambda d: (d.step, QUANTITIES.index(d.quantity)))
+    return found
+
+
+def _difference(number: int, a: Value, b: Value, candidate: Trace, gap: float, allowed: float) -> Difference:
+    i = max(range(len(a.numbers)), key=lambda i: _apart(a.numbers[i], b.numbers[i]))
+    return Difference(
+        step=number, quantity=a.quantity, name=a.name, ranks=tuple(candidate.ranks), size=gap,
+        tolerance=allowed, reference=a.numbers[i], candidate=b.numbers[i],
+    )  # fmt: skip
+
+
+def values(trace: Trace, number: int) -> Iterator[Value]:
+    """The quantities of a step that are numbers, those of all ranks merged; states as the first rank has."""
+    for (model, name, i), merged in trace.merged_calls(number).items():
+        label = ":".join([str(model)] * bool(model) + [name or "output"] + [str(i)] * bool(i))
+        numbers = (merged.mean, merged.rms, merged.max_abs)
+        yield Value("forward", label, numbers, merged.max_abs, merged.dtype, None, merged.num_elements)
+    first = trace.first.steps.get(number)
+    if first is None:
+        return
+    for name, gradient in first.applied.items():
+        if gradient.summary is not None:
+            yield _value("gradient", name, gradient.summary)
+    for (model, name), state in first.states.items():
+        label = f"{model}:{name}" if model else name
+        yield _value("weight" if state.role == "parameter" else "buffer", label, state.summary)
+
+
+def _value(quantity: Quantity, name: str, summary: Summary) -> Value:
+    numbers = (summary.mean, summary.rms, summary.max_abs, *summary.sample)
+    return Value(quantity, name, numbers, summary.max_abs, summary.dtype, summary.print)
+
+
+def _paired(a: Trace, b: Trace, number: int) -> Iterator[tuple[Value, Value]]:
+    others = {(value.quantity, value.name): value for value in values(b, number)}
+    for value in values(a, number):
+        other = others.get((value.quantity, value.name))
+        if other is None or other.num_elements != value.num_elements:
+            continue
+        if len(other.numbers) == len(value.numbers):
+            yield value, other
+
+
+def _apart(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+
+
+def _gap(a: Value, b: Value) -> float:
+    return max((_apart(x, y) for x, y in zip(a.numbers, b.numbers, strict=True)), default=0.0)
+
+
+def _scale(a: Value, b: Value) -> float:
+    sizes = [value.scale for value in (a, b) if math.isfinite(value.scale)]
+    return max(sizes, default=1.0) or 1e-30
+
+
+class _Limits(dict[str, float]):
+    """The relative error that a step may have, by the kind of numbers; coarser ones on the way count."""
+
+    def __init__(self, number: int, terms: int, coarsest: float) -> None:
+        self._number, self._terms, self._coarsest = number, terms, coarsest
+
+    def __missing__(self, dtype: str) -> float:
+        unit = max(unit_roundoff(dtype), self._coarsest)
+        self[dtype] = self._number * gamma(self._terms, unit)
+        return self[dtype]
+
+
+def _limits(reference: Trace, number: int) -> _Limits:
+    merged = reference.merged_calls(number)
+    step = reference.first.steps[number]
+    rows = [
+        math.prod(o.shape[:-1]) for c in step.training_calls if c.name == "" for o in c.outputs if o.shape
+    ]
+    units = [unit_roundoff(part.dtype) for part in merged.values() if "float" in part.dtype]
+    return _Limits(number, max([*rows, 2]), max(units, default=0.0))
+
+
+def _silent(reference: Trace, number: int) -> set[str]:
+    """Parameters whose gradients are nothing but rounding, as of a bias before a normalisation.
+
+    Optimizers that divide by the gradient's size make steps of full length in random directions of them.
+    """
+    first = reference.first.steps[number].applied
+    sizes = {name: g.summary.max_abs for name, g in first.items() if g.summary is not None}
+    largest = max((size for size in sizes.values() if math.isfinite(size)), default=0.0)
+    limits = _limits(reference, 1)
+    return {
+        name
+        for name, size in sizes.items()
+        if size <= DRAWS * largest * limits[first[name].summary.dtype]  # type: ignore[union-attr]
+    }
+
+
+def _compare_inputs(found: Comparison, reference: Trace, candidate: Trace, number: int) -> None:
+    ours, theirs = reference.examples(number), candidate.examples(number)
+    if ours is not None and theirs is not None:
+        if ours == theirs:
+            _note(found, "examples", number, "same")
+        else:
+            extra, missing = theirs - ours, ours - theirs
+            found.differences.append(
+                Difference(
+                    step=number, quantity="examples", name="the global batch", ranks=tuple(candidate.ranks),
+                    size=float(max(extra.total(), missing.total())), tolerance=0.0,
+                    reference=f"{ours.total()} examples", candidate=f"{theirs.total()} examples",
+                )
+            )  # fmt: skip
+            _note(found, "examples", number, "different")
+            return
+    rows = [trace.input_rows(number) for trace in (reference, candidate)]
+    if rows[0] and rows[1] and not _is_ragged(reference, candidate, number):
+        lost = rows[0] - rows[1]
+        if lost:
+            found.differences.append(
+                Difference(
+                    step=number, quantity="inputs", name="the model's inputs", ranks=tuple(candidate.ranks),
+                    size=float(lost.total()), tolerance=0.0, reference=f"{rows[0].total()} rows",
+                    candidate=f"{lost.total()} of them are not there",
+                )
+            )  # fmt: skip
+        _note(found, "inputs", number, "different" if lost else "same")
+
+
+def _is_ragged(reference: Trace, candidate: Trace, number: int) -> bool:
+    """Whether ranks padded their examples to other lengths: then what models see and make is not the same."""
+    ours, theirs = ([m.num_elements for m in t.merged_calls(number).values()] for t in (reference, candidate))
+    return ours != theirs
+
+
+def _forgive_where_gradients_agree(found: Comparison) -> None:
+    """Inputs and outputs tell where gradients come apart; where those agree, nothing did.
+
+    A model may be given its examples in another shape or return numbers about a whole batch.
+    """
+    for number in range(1, found.num_steps + 1):
+        if found.marks.get(("gradient", number), "different") != "different":
+            for quantity in ("inputs", "forward"):
+                if found.marks.get((quantity, number)) == "different":
+                    found.marks[quantity, number] = "equal"
+                    found.differences = [
+                        d for d in found.differences if (d.quantity, d.step) != (quantity, number)
+                    ]
+
+
+def _compare_settings(found: Comparison, reference: Trace, candidate: Trace, number: int) -> None:
+    ours = reference.first.steps[number].row
+    for rank, step in candidate.step(number).items():
+        theirs = step.row
+        if ours is None or theirs is None:
+            continue
+        for name, a, b in (
+            ("lr", ours.lr, theirs.lr),
+            ("weight_decay", ours.weight_decay, theirs.weight_decay),
+        ):
+            if a == b:
+                _note(found, "learning rate", number, "same")
+                continue
+            _note(found, "learning rate", number, "different")
+            x, y = next(((x, y) for x, y in zip(a, b, strict=False) if x != y), (math.nan, math.nan))
+            found.differences.append(
+                Difference(
+                    step=number, quantity="learning rate", name=name, ranks=(rank,), size=_apart(x, y),
+                    tolerance=0.0, reference=x, candidate=y,
+                )
+            )  # fmt: skip
+
+
+def _compare_lengths(found: Comparison, reference: Trace, candidate: Trace) -> None:
+    """Runs that both came to their own end took the same number of steps."""
+    ends = [reference.first.end, *(rank.end for rank in candidate.ranks.values())]
+    if any(end is None or end.status != "finished" for end in ends):
+        return
+    ours = reference.first.num_steps
+    for rank, trace in candidate.ranks.items():
+        if trace.num_steps != ours:
+            step = min(ours, trace.num_steps) + 1
+            found.differences.append(
+                Difference(
+                    step=step, quantity="steps", name="steps taken", ranks=(rank,),
+                    size=float(abs(ours - trace.num_steps)), tolerance=0.0, reference=float(ours),
+                    candidate=float(trace.num_steps),
+                )
+            )  # fmt: skip
+
+
+def _note(found: Comparison, quantity: Quantity, number: int, mark: Mark) -> None:
+    order: tuple[Mark, ...] = ("same", "equal", "different")
+    before = found.marks.get((quantity, number), "same")
+    found.marks[quantity, number] = max(before, mark, key=order.index)
+
+
+def differing_states(trace: Trace, number: int) -> dict[tuple[int, str], list[State]]:
+    """Parameters and buffers whose bits are not the same on all ranks after a step."""
+    steps = trace.step(number).values()
+    found = {}
+    for key in next(iter(steps)).states:
+        states = [step.states[key] for step in steps if key in step.states]
+        if len({state.summary.print for state in states}) > 1:
+            found[key] = states
+    return found

@@ -1,0 +1,348 @@
+"""Plan: which runs to make, one after the other, until there is a verdict on every number of ranks."""
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from samestep.errors import RecordError
+from samestep.experiment import Experiment, pass_key
+from samestep.findings import Finding
+from samestep.observations import Observations
+from samestep.verify.causes import judged
+from samestep.verify.comparison import QUANTITIES, Comparison, Difference, Mark, Quantity, compare
+from samestep.verify.evidence import Evidence, Pair
+from samestep.verify.runner import Run, Runner
+from samestep.verify.trace import Trace, replayed_batches
+
+Verdict = Literal["same", "equal", "different", "inconclusive"]
+_SEED = 20_240_229
+_ORDER: tuple[Verdict, ...] = ("same", "equal", "inconclusive", "different")
+
+
+@dataclass(kw_only=True)
+class Verification:
+    """The verdict on a program, what it rests on, and what it does not cover."""
+
+    worlds: list[int]
+    verdict: Verdict = "inconclusive"
+    first_difference: Difference | None = None
+    findings: list[Finding] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    comparisons: dict[int, Comparison] = field(default_factory=dict)
+    """By number of ranks; there is none where nothing could be compared."""
+
+    @property
+    def table(self) -> list[tuple[Quantity, int, Mark]]:
+        """The mark of each quantity in each step, the worst over all numbers of ranks."""
+        worst: dict[tuple[Quantity, int], Mark] = {}
+        order: tuple[Mark, ...] = ("same", "equal", "different")
+        for comparison in self.comparisons.values():
+            for key, mark in comparison.marks.items():
+                worst[key] = max(worst.get(key, "same"), mark, key=order.index)
+        return [
+            (q, n, mark)
+            for (q, n), mark in sorted(worst.items(), key=lambda m: (QUANTITIES.index(m[0][0]), m[0][1]))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        first = self.first_difference
+        return {
+            "verdict": self.verdict,
+            "worlds": self.worlds,
+            "first_difference": None if first is None else dataclasses.asdict(first),
+            "findings": [finding.to_json() for finding in self.findings],
+            "remarks": self.remarks,
+            "table": [[quantity, step, mark] for quantity, step, mark in self.table],
+            "runs": [
+                {"name": r.name, "world_size": r.world_size, "status": r.status, "seconds": r.seconds}
+                for r in self.runs
+            ],
+        }
+
+
+def verify(run: Runner, worlds: Sequence[int]) -> Verification:
+    """Run a program on one rank and on each of `worlds`, and say whether it trains the same."""
+    sizes = sorted({size for size in worlds if size > 1})
+    return _Verifying(run, [1, *sizes]).verification
+
+
+class _Verifying:
+    def __init__(self, run: Runner, worlds: list[int]) -> None:
+        self._runner = run
+        self.verification = Verification(worlds=worlds)
+        self._base = Experiment()
+        self._verify(worlds[1:])
+
+    def _verify(self, sizes: list[int]) -> None:
+        made = self._reference()
+        if made is None:
+            return
+        reference, repeat = made
+        verdicts: list[Verdict] = []
+        for size in sizes:
+            verdicts.append(self._verdict_on(size, reference, repeat))
+        if not sizes:
+            self._remark("only one rank was asked for: there is nothing to compare with it")
+            return
+        self.verification.verdict = max(verdicts, key=_ORDER.index)
+
+    def _reference(self) -> tuple[Trace, Trace] | None:
+        """The program on one rank, twice; seeded by us if it is not the same twice otherwise."""
+        traces = []
+        for name, why in (("reference", "as it is"), ("repeat", "the same once more")):
+            run, trace = self._run(name, 1, self._base, why)
+            if trace is None or run.status in ("failed", "stalled"):
+                said = run.failure.sentence if run.failure is not None else "it left no observations"
+                self._remark(f"on one rank the program does not run, so there is no reference: {said}")
+                return None
+            if not self._has_steps(trace):
+                return None
+            traces.append(trace)
+        if not _is_repeatable(*traces) and _has_one_order(*traces):
+            self._base = Experiment(seed=_SEED)
+            self._remark(
+                "two runs on one rank differ: the program does not seed its generators; they were seeded "
+                "for it, by "
+                "rank, in all runs below"
+            )
+            return self._reference_again()
+        return traces[0], traces[1]
+
+    def _reference_again(self) -> tuple[Trace, Trace] | None:
+        traces = []
+        for name, why in (("reference-seeded", "seeded"), ("repeat-seeded", "seeded, once more")):
+            _, trace = self._run(name, 1, self._base, why)
+            if trace is None or not self._has_steps(trace):
+                return None
+            traces.append(trace)
+        if not _is_repeatable(*traces):
+            self._remark(
+                "two runs on one rank differ though they were seeded; what they differ by is taken for noise"
+            )
+        return traces[0], traces[1]
+
+    def _has_steps(self, trace: Trace) -> bool:
+        first = trace.first
+        if first.num_steps:
+            return True
+        if first.num_spawned:
+            self._remark(
+                f"the program starts {first.num_spawned} processes of its own, which nobody watches; have "
+                "it train in "
+                "the process that is started, as under torchrun"
+            )
+        elif first.end is not None and not first.end.saw_torch:
+            self._remark("the program never loaded torch")
+        else:
+            self._remark("the program took no optimizer step: there is no training to compare")
+        return False
+
+    def _verdict_on(self, size: int, reference: Trace, repeat: Trace) -> Verdict:
+        run, candidate = self._run(f"{size}-ranks", size, self._base, "as it is", reference)
+        if candidate is None:
+            said = run.failure.sentence if run.failure is not None else "no rank left observations"
+            self._remark(f"on {size} ranks: {said}")
+            return "inconclusive"
+        evidence = Evidence(candidate_run=run, candidate=candidate, reference=reference, repeat=repeat)
+        if candidate.num_full and (run.status in ("finished", "cut") or _went_as_far(candidate, reference)):
+            evidence.pair = self._pair(run, reference, repeat, candidate)
+            if (
+                evidence.pair is not None
+                and evidence.pair.comparison.is_different
+                and _has_statistics(candidate)
+            ):
+                evidence.frozen = self._pair(run, reference, repeat, candidate, frozen=True)
+            evidence.starved = self._starved(size, evidence.pair, reference)
+        findings = judged(evidence)
+        known = {finding.cause for finding in self.verification.findings}
+        self.verification.findings += [finding for finding in findings if finding.cause not in known]
+        comparison = evidence.pair.comparison if evidence.pair is not None else None
+        if comparison is not None:
+            self.verification.comparisons[size] = comparison
+            if self.verification.first_difference is None:
+                self.verification.first_difference = comparison.first or _natural_difference(evidence)
+        return self._judge(size, evidence, comparison)
+
+    def _judge(self, size: int, evidence: Evidence, comparison: Comparison | None) -> Verdict:
+        if evidence.found:
+            return "different"
+        if comparison is None or not comparison.num_steps:
+            self._remark(f"on {size} ranks no step could be compared")
+            return "inconclusive"
+        first = comparison.first
+        if first is not None:
+            self._remark(
+                f"on {size} ranks the {first.quantity} of step {first.step} are not those of one rank, "
+                "because the "
+                "program draws them at random while it trains; the numbers after that cannot be compared"
+            )
+            return "inconclusive"
+        return "same" if comparison.is_same else "equal"
+
+    def _pair(
+        self, candidate_run: Run, reference: Trace, repeat: Trace, candidate: Trace, *, frozen: bool = False
+    ) -> Pair | None:
+        """A run on one rank that is given the global batches of one on several, and what they differ by."""
+        size = candidate_run.world_size
+        neutral = dataclasses.replace(
+            self._base,
+            is_dropout_off=_draws_in_forward(candidate) or _draws_in_forward(reference),
+            are_examples_seeded=_draws_in_loader(candidate) or _draws_in_loader(reference),
+            are_norms_frozen=frozen,
+        )
+        tag = "-frozen" if frozen else ""
+        words = ", ".join(_told(neutral)) or "as it is"
+        run, counterpart = candidate_run, candidate
+        if neutral != self._base:
+            run, made = self._run(f"{size}-ranks-alike{tag}", size, neutral, words, reference)
+            if made is None or not made.num_full:
+                return None
+            counterpart = made
+        batches = replayed_batches(counterpart, reference)
+        lengths = _lengths(counterpart) if batches else {}
+        replay: Trace | None = reference
+        if neutral != self._base or not _has_same_batches(reference, counterpart):
+            given = dataclasses.replace(neutral, batches=batches, lengths=lengths)
+            why = f"given the batches of {size} ranks" if batches else "as it is"
+            _, replay = self._run(f"1-rank-given-{size}{tag}", 1, given, ", ".join([why, *_told(neutral)]))
+        if replay is None:
+            return None
+        noise = [(reference, repeat)] if neutral == self._base else []
+        turned = replayed_batches(counterpart, reference, is_reversed=True)
+        if turned and not frozen:
+            given = dataclasses.replace(neutral, batches=turned, lengths=lengths)
+            why = ", ".join(["the same batches in another order", *_told(neutral)])
+            _, permuted = self._run(f"1-rank-turned-{size}{tag}", 1, given, why)
+            if permuted is not None and permuted.num_full:
+                noise.append((replay, permuted))
+        comparison = compare(replay, counterpart, noise)
+        return Pair(replay=replay, counterpart=counterpart, run=run, comparison=comparison)
+
+    def _starved(self, size: int, pair: Pair | None, reference: Trace) -> Trace | None:
+        """If a printed number is off: does it change when the other ranks evaluate other examples?"""
+        if pair is None or pair.comparison.first_of("metric") is None:
+            return None
+        batches: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        for rank, trace in Trace(Observations.read(pair.run.folder)).ranks.items():
+            for batch in trace.batches:
+                if rank and batch.loader in trace.evaluation_loaders and batch.indices:
+                    key = pass_key(batch.loader, batch.number, rank)
+                    first = batches[key][0][:1] if key in batches else batch.indices[:1]
+                    batches[key].append(first * len(batch.indices))
+        if not batches:
+            return None
+        given = {key: tuple(many) for key, many in batches.items()}
+        experiment = dataclasses.replace(pair.run.experiment, batches=given)
+        why = "the others evaluate other examples"
+        return self._run(f"{size}-ranks-starved", size, experiment, why, reference)[1]
+
+    def _run(
+        self, name: str, size: int, experiment: Experiment, why: str, reference: Trace | None = None
+    ) -> tuple[Run, Trace | None]:
+        run = self._runner(name, size, experiment, why=why)
+        self.verification.runs.append(run)
+        try:
+            observations = Observations.read(run.folder)
+            trace = Trace(observations, reference)
+        except RecordError as error:
+            self._remark(f"{name}: {error}")
+            return run, None
+        return run, trace
+
+    def _remark(self, text: str) -> None:
+        if text not in self.verification.remarks:
+            self.verification.remarks.append(text)
+
+
+def _went_as_far(candidate: Trace, reference: Trace) -> bool:
+    """Whether every rank took all steps that the reference did: what came after was the end of the process.
+
+    Process groups of torch that are destroyed while a wrapped model is alive hang now and then.
+    """
+    ours = reference.first.num_steps
+    return all(rank.num_steps >= ours for rank in candidate.ranks.values())
+
+
+def _told(experiment: Experiment) -> list[str]:
+    return [
+        text
+        for is_so, text in (
+            (experiment.is_dropout_off, "dropout off"),
+            (experiment.are_examples_seeded, "examples seeded"),
+            (experiment.are_norms_frozen, "norms frozen"),
+        )
+        if is_so
+    ]
+
+
+def _lengths(candidate: Trace) -> dict[str, int]:
+    """How long training loaders say to be, by the line that made them, if it made no other: schedules ask."""
+    first = candidate.first
+    lines = Counter(loader.where for loader in first.loaders.values())
+    return {
+        loader.where: planned
+        for number in first.training_loaders
+        if (loader := first.loaders[number]).where and lines[loader.where] == 1
+        for planned in {p.num_planned for p in first.passes if p.loader == number}
+        if planned is not None
+    }
+
+
+def _is_repeatable(a: Trace, b: Trace) -> bool:
+    """Whether two runs of one program on one rank have the same bits, as far as both go."""
+    for number in range(min(a.num_full, b.num_full) + 1):
+        ours, theirs = (trace.first.steps.get(number) for trace in (a, b))
+        if ours is None or theirs is None:
+            continue
+        mine = {key: state.summary.print for key, state in ours.states.items()}
+        yours = {key: state.summary.print for key, state in theirs.states.items()}
+        if mine != yours:
+            return False
+    return True
+
+
+def _has_one_order(a: Trace, b: Trace) -> bool:
+    """Whether models have their tensors in the same order; seeds do not mend that."""
+    return all(
+        rows[0].tensors == b.first.models[number][0].tensors
+        for number, rows in a.first.models.items()
+        if b.first.models.get(number)
+    )
+
+
+def _has_same_batches(reference: Trace, candidate: Trace) -> bool:
+    numbers = range(1, min(reference.num_full, candidate.num_full) + 1)
+    return all(
+        (ours := reference.examples(number)) is None or ours == candidate.examples(number)
+        for number in numbers
+    )
+
+
+def _draws_in_forward(trace: Trace) -> bool:
+    return any(
+        call.moved
+        for rank in trace.ranks.values()
+        for step in rank.steps.values()
+        for call in step.training_calls
+    )
+
+
+def _draws_in_loader(trace: Trace) -> bool:
+    return any(batch.moved for rank in trace.ranks.values() for batch in rank.batches) or any(
+        worker.moved for rank in trace.ranks.values() for worker in rank.workers
+    )
+
+
+def _has_statistics(trace: Trace) -> bool:
+    return any(rank.statistics for rank in trace.ranks.values())
+
+
+def _natural_difference(evidence: Evidence) -> Difference | None:
+    """Where the program as it is first has other examples or settings than on one rank, if it is wrong."""
+    if not evidence.found:
+        return None
+    natural = compare(evidence.reference, evidence.candidate)
+    return natural.first
