@@ -58,7 +58,7 @@ def launched(monkeypatch):
         return Outcome(status="finished", result=result, out=out)
 
     launch.gap, launch.is_resumed = 0.0, False
-    monkeypatch.setattr(cli, "launch", launch)
+    monkeypatch.setattr("samestep.cli.running.launch", launch)
     return launch, jobs
 
 
@@ -91,7 +91,7 @@ def test_json_is_one_object_with_the_fields_of_the_contract(samestep, launched):
 def test_a_failed_run_is_one_sentence_and_exit_code_2(samestep, monkeypatch, tmp_path):
     failure = Failure(rank=1, sentence="Rank 1 failed: ValueError: bad", where="net.py:7")
     failed = Outcome(status="failed", result={"status": "failed"}, out=tmp_path, failure=failure)
-    monkeypatch.setattr(cli, "launch", lambda *a, **k: failed)
+    monkeypatch.setattr("samestep.cli.running.launch", lambda *a, **k: failed)
     code, out, err = samestep("train", "task.py")
     assert (code, out) == (2, "")
     assert err.splitlines()[1:] == ["error: Rank 1 failed: ValueError: bad", "    at net.py:7"]
@@ -219,7 +219,7 @@ def test_exit_codes_say_how_it_ended(samestep, monkeypatch, tmp_path, status, st
     monkeypatch.delenv("_CONDOR_JOB_AD", raising=False)
     monkeypatch.delenv("_CONDOR_SCRATCH_DIR", raising=False)
     outcome = Outcome(status=status, result={"status": status}, out=tmp_path, stopped_by=stopped_by)
-    monkeypatch.setattr(cli, "launch", lambda *a, **k: outcome)
+    monkeypatch.setattr("samestep.cli.running.launch", lambda *a, **k: outcome)
     assert samestep("train", "task.py")[0] == code
     again = samestep("train", "task.py", "--requeue-exit-code", 99)[0]
     assert again == (99 if code == 75 else code)

@@ -62,7 +62,8 @@ def verify(monkeypatch, capsys, tmp_path):
     def run(text, *words, script=()):
         if text is not None:
             Path("train.py").write_text(text)
-            monkeypatch.setattr(cli, "Watched", functools.partial(Watched, start=Fork("train.py")))
+            watched = functools.partial(Watched, start=Fork("train.py"))
+            monkeypatch.setattr("samestep.cli.verify.Watched", watched)
             words = ["--out", "out", *words, "--", "python", "train.py", *script]
         monkeypatch.setattr(sys, "argv", ["samestep", "verify", *words])
         with pytest.raises(SystemExit) as end:
@@ -151,7 +152,7 @@ def test_one_rank_alone_is_nothing_to_compare(verify):
 
 
 def test_more_ranks_than_gpus(verify, monkeypatch):
-    monkeypatch.setattr(cli, "count_gpus", lambda: 2)
+    monkeypatch.setattr("samestep.cli.verify.count_gpus", lambda: 2)
     code, _, err = verify("", "--gpus", "1,4")
     assert code == 2 and "4 ranks were asked for on this machine, which has 2 GPUs" in err
 

@@ -465,6 +465,7 @@ class End:
 
 Row = (
     Start | Machine | Group | Loader | Pass | PassEnd | Batch | Worker | Model | Call | Statistic | Criterion
-    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Said | Spawn | Trouble | End
+    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Said | Spawn | Trouble
+    | End
 )  # fmt: skip
 ROWS: dict[str, type[Row]] = {kind.__name__: kind for kind in Row.__args__}

@@ -4,15 +4,15 @@ A pure function of traces. It finds places and sizes of differences; what caused
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal, NamedTuple
 
 from samestep.observed import State, Summary
 from samestep.verify.printed import compared_lines
-from samestep.verify.rounding import DRAWS, gamma, unit_roundoff
-from samestep.verify.trace import Trace
+from samestep.verify.rounding import AMPLIFIED, BLIND, DRAWS, relative_error, unit_roundoff
+from samestep.verify.trace import Trace, label_of
 
 Quantity = Literal[
     "steps", "examples", "inputs", "forward", "gradient", "learning rate", "buffer", "weight", "metric"
@@ -53,6 +53,15 @@ class Value(NamedTuple):
     """Of parts that were merged; parts that were padded to other lengths have other numbers in all."""
 
 
+class _Pair(NamedTuple):
+    """A quantity in two runs, how far apart it may be, and the size that this is measured on."""
+
+    a: Value
+    b: Value
+    allowed: float
+    scale: float
+
+
 @dataclass(kw_only=True)
 class Comparison:
     """All that was compared: a mark for each quantity and step, and the differences in order."""
@@ -61,7 +70,9 @@ class Comparison:
     marks: dict[tuple[Quantity, int], Mark] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     growth: float = 1.0
-    """By how much more than its bound rounding was seen to differ, at the last step."""
+    """By how much more than its bound rounding was seen to differ, in the middle of gradients and weights."""
+    blind_from: int | None = None
+    """The first step in which rounding, or the order of examples, leads so far that nothing can be told."""
 
     @property
     def first(self) -> Difference | None:
@@ -73,39 +84,70 @@ class Comparison:
         return bool(self.differences)
 
     @property
+    def is_equal(self) -> bool:
+        """Whether steps were compared, up to the last, and nothing is different."""
+        return self.num_steps > 0 and self.blind_from is None and not self.differences
+
+    @property
     def is_same(self) -> bool:
         """Whether all weights and buffers have the same bits after every step."""
         kept = [mark for (quantity, _), mark in self.marks.items() if quantity in ("weight", "buffer")]
         return bool(kept) and not self.differences and all(mark == "same" for mark in kept)
+
+    def forget(self, is_nothing: Callable[[Difference], bool]) -> None:
+        """Take differences away that turned out to be none."""
+        self.differences = [d for d in self.differences if not is_nothing(d)]
+        for quantity, number in [key for key, mark in self.marks.items() if mark == "different"]:
+            if not any((d.quantity, d.step) == (quantity, number) for d in self.differences):
+                self.marks[quantity, number] = "equal"
 
     def first_of(self, quantity: Quantity) -> Difference | None:
         """The earliest difference in one quantity."""
         return next((d for d in self.differences if d.quantity == quantity), None)
 
 
-def compare(reference: Trace, candidate: Trace, noise: Sequence[tuple[Trace, Trace]] = ()) -> Comparison:
+def compare(
+    reference: Trace,
+    candidate: Trace,
+    noise: Sequence[tuple[Trace, Trace]] = (),
+    *,
+    is_measured: bool = False,
+    is_given: bool = False,
+) -> Comparison:
     """Compare a run on one rank with one on several that had the same global batches.
 
-    `noise` are pairs of runs that differ by rounding only.
+    `noise` are pairs of runs that differ by rounding only; `is_measured` if that is by another order.
+    A reference that `is_given` its batches may end earlier than by itself.
     """
     num_steps = min(reference.num_full, candidate.num_full)
+    alike = [other for one, other in noise if one is reference]
     found = Comparison(num_steps=num_steps)
     for number in range(1, num_steps + 1):
         _compare_inputs(found, reference, candidate, number)
-        limits = _limits(reference, number)
+        limits = _limits(reference, number, is_measured=is_measured)
         silent = _silent(reference, number)
-        spread: dict[tuple[Quantity, str], float] = defaultdict(float)
-        for pair in noise:
-            for a, b in _paired(*pair, number):
-                if math.isfinite(gap := _gap(a, b)):
-                    spread[a.quantity, a.name] = max(spread[a.quantity, a.name], gap)
-                    if a.name not in silent:
-                        found.growth = max(found.growth, gap / limits[a.dtype] / _scale(a, b))
+        spread = _spread(noise, number)
+        sizes = _Sizes.of(reference, number)
+        ratios = [
+            gap / limits[value.dtype] / _scale(value, value, sizes)
+            for value in values(reference, number)
+            if value.quantity in ("gradient", "weight") and value.name not in silent
+            for gap in (spread.get((value.quantity, value.name), 0.0),)
+        ]
+        found.growth = max(found.growth, median(ratios) if ratios else 0.0)
+        pairs = [
+            _Pair(a, b, DRAWS * max(found.growth * limits[a.dtype] * scale, own), scale)
+            for a, b in _paired(reference, candidate, number)
+            for scale, own in ((_scale(a, b, sizes), spread.get((a.quantity, a.name), 0.0)),)
+        ]
+        power = [p.allowed / p.scale for p in pairs if p.a.quantity == "gradient" and p.a.name not in silent]
+        if (power and median(power) > BLIND) or (number == 1 and found.growth > AMPLIFIED):
+            found.blind_from, found.num_steps = number, number - 1
+            break
         is_ragged = _is_ragged(reference, candidate, number)
-        for a, b in _paired(reference, candidate, number):
+        for a, b, allowed, _ in pairs:
             if is_ragged and a.quantity == "forward":
                 continue
-            allowed = DRAWS * max(found.growth * limits[a.dtype] * _scale(a, b), spread[a.quantity, a.name])
             gap = _gap(a, b)
             mark: Mark = "same" if a.print is not None and a.print == b.print else "equal"
             if not gap <= allowed and a.name not in silent:
@@ -114,8 +156,8 @@ def compare(reference: Trace, candidate: Trace, noise: Sequence[tuple[Trace, Tra
             _note(found, a.quantity, number, mark)
         _compare_settings(found, reference, candidate, number)
         relative = DRAWS * found.growth * limits["float32"]
-        for line in compared_lines(reference, candidate, [b for _, b in noise], number, relative):
-            is_off = line.gap > line.tolerance
+        for line in compared_lines(reference, candidate, alike, number, relative):
+            is_off = not line.gap <= line.tolerance
             _note(found, "metric", number, "different" if is_off else "equal")
             if is_off:
                 found.differences.append(
@@ -125,7 +167,8 @@ def compare(reference: Trace, candidate: Trace, noise: Sequence[tuple[Trace, Tra
                     )
                 )  # fmt: skip
     _forgive_where_gradients_agree(found)
-    _compare_lengths(found, reference, candidate)
+    if not is_given:
+        _compare_lengths(found, reference, candidate)
     found.differences.sort(key=lambda d: (d.step, QUANTITIES.index(d.quantity)))
     return found
 
@@ -141,7 +184,7 @@ def _difference(number: int, a: Value, b: Value, candidate: Trace, gap: float, a
 def values(trace: Trace, number: int) -> Iterator[Value]:
     """The quantities of a step that are numbers, those of all ranks merged; states as the first rank has."""
     for (model, name, i), merged in trace.merged_calls(number).items():
-        label = ":".join([str(model)] * bool(model) + [name or "output"] + [str(i)] * bool(i))
+        label = label_of(model, name or "output") + (f":{i}" if i else "")
         numbers = (merged.mean, merged.rms, merged.max_abs)
         yield Value("forward", label, numbers, merged.max_abs, merged.dtype, None, merged.num_elements)
     first = trace.first.steps.get(number)
@@ -151,7 +194,7 @@ def values(trace: Trace, number: int) -> Iterator[Value]:
         if gradient.summary is not None:
             yield _value("gradient", name, gradient.summary)
     for (model, name), state in first.states.items():
-        label = f"{model}:{name}" if model else name
+        label = label_of(model, name)
         yield _value("weight" if state.role == "parameter" else "buffer", label, state.summary)
 
 
@@ -180,9 +223,39 @@ def _gap(a: Value, b: Value) -> float:
     return max((_apart(x, y) for x, y in zip(a.numbers, b.numbers, strict=True)), default=0.0)
 
 
-def _scale(a: Value, b: Value) -> float:
-    sizes = [value.scale for value in (a, b) if math.isfinite(value.scale)]
-    return max(sizes, default=1.0) or 1e-30
+class _Sizes(NamedTuple):
+    """What errors are measured on at least, in a step."""
+
+    gradient: float
+    """The largest in the model: what comes back through it has errors of its size, wherever it cancels."""
+    weight: float
+    """How far the step may move a weight: by the rate times the gradient, or times 1 if it is normalised."""
+
+    @classmethod
+    def of(cls, reference: Trace, number: int) -> "_Sizes":
+        step = reference.first.steps[number]
+        sizes = [g.summary.max_abs for g in step.applied.values() if g.summary is not None]
+        largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
+        rate = max(step.row.lr, default=0.0) if step.row is not None else 0.0
+        return cls(largest, rate * max(1.0, largest))
+
+
+def _scale(a: Value, b: Value, sizes: _Sizes) -> float:
+    """The size that errors are measured on."""
+    own = [value.scale for value in (a, b) if math.isfinite(value.scale)]
+    least = {"gradient": sizes.gradient, "weight": sizes.weight}.get(a.quantity, 0.0)
+    return max([*own, least, 1e-30])
+
+
+def _spread(noise: Sequence[tuple[Trace, Trace]], number: int) -> dict[tuple[Quantity, str], float]:
+    """The largest difference of each quantity between runs that differ by rounding only."""
+    found: dict[tuple[Quantity, str], float] = {}
+    for pair in noise:
+        for a, b in _paired(*pair, number):
+            key = a.quantity, a.name
+            if math.isfinite(gap := _gap(a, b)):
+                found[key] = max(found.get(key, 0.0), gap)
+    return found
 
 
 class _Limits(dict[str, float]):
@@ -193,18 +266,20 @@ class _Limits(dict[str, float]):
 
     def __missing__(self, dtype: str) -> float:
         unit = max(unit_roundoff(dtype), self._coarsest)
-        self[dtype] = self._number * gamma(self._terms, unit)
+        self[dtype] = self._number * relative_error(self._terms, unit)
         return self[dtype]
 
 
-def _limits(reference: Trace, number: int) -> _Limits:
+def _limits(reference: Trace, number: int, *, is_measured: bool = True) -> _Limits:
     merged = reference.merged_calls(number)
     step = reference.first.steps[number]
     rows = [
         math.prod(o.shape[:-1]) for c in step.training_calls if c.name == "" for o in c.outputs if o.shape
     ]
     units = [unit_roundoff(part.dtype) for part in merged.values() if "float" in part.dtype]
-    return _Limits(number, max([*rows, 2]), max(units, default=0.0))
+    # what was measured has the true size of errors in it; else they may be as large as they ever get
+    terms = max([*rows, 2]) if is_measured else max([*rows, 2]) ** 2
+    return _Limits(number, terms, max(units, default=0.0))
 
 
 def _silent(reference: Trace, number: int) -> set[str]:
@@ -238,6 +313,8 @@ def _compare_inputs(found: Comparison, reference: Trace, candidate: Trace, numbe
                 )
             )  # fmt: skip
             _note(found, "examples", number, "different")
+            return
+        if not any(rank.draws_in_loop(number) for t in (reference, candidate) for rank in t.ranks.values()):
             return
     rows = [trace.input_rows(number) for trace in (reference, candidate)]
     if rows[0] and rows[1] and not _is_ragged(reference, candidate, number):

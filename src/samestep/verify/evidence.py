@@ -37,6 +37,8 @@ class Evidence:
     frozen: Pair | None = None
     starved: Trace | None = None
     """The counterpart, with ranks other than the first that evaluate one of their batches again and again."""
+    starved_first: Trace | None = None
+    """The same for the first rank instead of the others."""
     found: list[Finding] = field(default_factory=list)
     """What rules before this one found."""
 

@@ -11,6 +11,7 @@ from samestep.experiment import Experiment, pass_key
 from samestep.findings import Finding
 from samestep.observations import Observations
 from samestep.verify.causes import judged
+from samestep.verify.causes.metrics import is_of_evaluation
 from samestep.verify.comparison import QUANTITIES, Comparison, Difference, Mark, Quantity, compare
 from samestep.verify.evidence import Evidence, Pair
 from samestep.verify.runner import Run, Runner
@@ -74,6 +75,7 @@ class _Verifying:
         self._runner = run
         self.verification = Verification(worlds=worlds)
         self._base = Experiment()
+        self._is_repeatable = True
         self._verify(worlds[1:])
 
     def _verify(self, sizes: list[int]) -> None:
@@ -119,8 +121,11 @@ class _Verifying:
                 return None
             traces.append(trace)
         if not _is_repeatable(*traces):
+            self._is_repeatable = False
             self._remark(
-                "two runs on one rank differ though they were seeded; what they differ by is taken for noise"
+                "two runs on one rank differ though they were seeded: what they differ by is taken for "
+                "noise, "
+                "and nothing can be proved"
             )
         return traces[0], traces[1]
 
@@ -146,6 +151,11 @@ class _Verifying:
             said = run.failure.sentence if run.failure is not None else "no rank left observations"
             self._remark(f"on {size} ranks: {said}")
             return "inconclusive"
+        if any(row.kind.startswith("FSDP") for rows in candidate.first.models.values() for row in rows):
+            self._remark(
+                "the program splits its model over ranks (FSDP): only replicas of a whole model are compared"
+            )
+            return "inconclusive"
         evidence = Evidence(candidate_run=run, candidate=candidate, reference=reference, repeat=repeat)
         if candidate.num_full and (run.status in ("finished", "cut") or _went_as_far(candidate, reference)):
             evidence.pair = self._pair(run, reference, repeat, candidate)
@@ -155,7 +165,11 @@ class _Verifying:
                 and _has_statistics(candidate)
             ):
                 evidence.frozen = self._pair(run, reference, repeat, candidate, frozen=True)
-            evidence.starved = self._starved(size, evidence.pair, reference)
+            evidence.starved = self._starved(size, evidence.pair, reference, is_first=False)
+            if evidence.starved is not None:
+                evidence.starved_first = self._starved(size, evidence.pair, reference, is_first=True)
+                if evidence.pair is not None:
+                    evidence.pair.comparison.forget(lambda d: is_of_evaluation(evidence, d) is False)
         findings = judged(evidence)
         known = {finding.cause for finding in self.verification.findings}
         self.verification.findings += [finding for finding in findings if finding.cause not in known]
@@ -169,17 +183,37 @@ class _Verifying:
     def _judge(self, size: int, evidence: Evidence, comparison: Comparison | None) -> Verdict:
         if evidence.found:
             return "different"
+        if comparison is not None and comparison.blind_from is not None:
+            self._remark(
+                f"on {size} ranks nothing can be told from step {comparison.blind_from} on: another order "
+                "of the "
+                "examples within a batch alone changes gradients by much of their size"
+            )
         if comparison is None or not comparison.num_steps:
             self._remark(f"on {size} ranks no step could be compared")
             return "inconclusive"
         first = comparison.first
+        if evidence.candidate.exchanges_weights:
+            self._remark(f"on {size} ranks weights are exchanged, not gradients: these cannot be compared")
+            return "inconclusive"
         if first is not None:
+            draws = any(rank.draws_in_loop(first.step) for rank in evidence.candidate.ranks.values())
+            why = "it draws them at random" if draws else "one rank could not be given the same"
             self._remark(
-                f"on {size} ranks the {first.quantity} of step {first.step} are not those of one rank, "
-                "because the "
-                "program draws them at random while it trains; the numbers after that cannot be compared"
+                f"on {size} ranks the {first.quantity} of step {first.step} are not those of one rank "
+                f"({why}): "
+                "nothing after that can be compared"
             )
             return "inconclusive"
+        if not self._is_repeatable:
+            return "inconclusive"
+        if not any(quantity == "metric" for quantity, _ in comparison.marks) and _evaluates(
+            evidence.candidate
+        ):
+            self._remark(
+                f"on {size} ranks no evaluation came within the {comparison.num_steps} steps that were "
+                "compared, so what it prints was not; --steps looks into more"
+            )
         return "same" if comparison.is_same else "equal"
 
     def _pair(
@@ -208,6 +242,11 @@ class _Verifying:
             given = dataclasses.replace(neutral, batches=batches, lengths=lengths)
             why = f"given the batches of {size} ranks" if batches else "as it is"
             _, replay = self._run(f"1-rank-given-{size}{tag}", 1, given, ", ".join([why, *_told(neutral)]))
+            if replay is not None and replay.num_full < min(reference.num_full, counterpart.num_full):
+                self._remark(
+                    f"one rank that is given the batches of {size} ranks does not get as far as these"
+                )
+                replay = None
         if replay is None:
             return None
         noise = [(reference, repeat)] if neutral == self._base else []
@@ -216,19 +255,25 @@ class _Verifying:
             given = dataclasses.replace(neutral, batches=turned, lengths=lengths)
             why = ", ".join(["the same batches in another order", *_told(neutral)])
             _, permuted = self._run(f"1-rank-turned-{size}{tag}", 1, given, why)
-            if permuted is not None and permuted.num_full:
+            if permuted is not None and permuted.num_full and _has_same_batches(replay, permuted):
                 noise.append((replay, permuted))
-        comparison = compare(replay, counterpart, noise)
+        is_measured = len(noise) > (neutral == self._base)
+        is_given = replay is not reference
+        comparison = compare(replay, counterpart, noise, is_measured=is_measured, is_given=is_given)
+        if comparison.blind_from is not None:
+            strict = compare(replay, counterpart, is_given=is_given)
+            if not strict.is_different:  # equal to rounding, however far another order leads
+                comparison = strict
         return Pair(replay=replay, counterpart=counterpart, run=run, comparison=comparison)
 
-    def _starved(self, size: int, pair: Pair | None, reference: Trace) -> Trace | None:
-        """If a printed number is off: does it change when the other ranks evaluate other examples?"""
+    def _starved(self, size: int, pair: Pair | None, reference: Trace, *, is_first: bool) -> Trace | None:
+        """If a printed number is off: does it change when the first rank, or the others, evaluate others?"""
         if pair is None or pair.comparison.first_of("metric") is None:
             return None
         batches: dict[str, list[tuple[int, ...]]] = defaultdict(list)
         for rank, trace in Trace(Observations.read(pair.run.folder)).ranks.items():
             for batch in trace.batches:
-                if rank and batch.loader in trace.evaluation_loaders and batch.indices:
+                if (rank == 0) == is_first and batch.loader in trace.evaluation_loaders and batch.indices:
                     key = pass_key(batch.loader, batch.number, rank)
                     first = batches[key][0][:1] if key in batches else batch.indices[:1]
                     batches[key].append(first * len(batch.indices))
@@ -236,8 +281,9 @@ class _Verifying:
             return None
         given = {key: tuple(many) for key, many in batches.items()}
         experiment = dataclasses.replace(pair.run.experiment, batches=given)
-        why = "the others evaluate other examples"
-        return self._run(f"{size}-ranks-starved", size, experiment, why, reference)[1]
+        who = "the first rank evaluates" if is_first else "the others evaluate"
+        name = f"{size}-ranks-{'first' if is_first else 'others'}-starved"
+        return self._run(name, size, experiment, f"{who} other examples", reference)[1]
 
     def _run(
         self, name: str, size: int, experiment: Experiment, why: str, reference: Trace | None = None
@@ -266,6 +312,10 @@ def _went_as_far(candidate: Trace, reference: Trace) -> bool:
     return all(rank.num_steps >= ours for rank in candidate.ranks.values())
 
 
+def _evaluates(candidate: Trace) -> bool:
+    return any(said.after_evaluation for step in candidate.first.steps.values() for said in step.said)
+
+
 def _told(experiment: Experiment) -> list[str]:
     return [
         text
@@ -285,7 +335,7 @@ def _lengths(candidate: Trace) -> dict[str, int]:
     return {
         loader.where: planned
         for number in first.training_loaders
-        if (loader := first.loaders[number]).where and lines[loader.where] == 1
+        if (loader := first.loaders.get(number)) is not None and loader.where and lines[loader.where] == 1
         for planned in {p.num_planned for p in first.passes if p.loader == number}
         if planned is not None
     }
@@ -315,13 +365,12 @@ def _has_one_order(a: Trace, b: Trace) -> bool:
 
 def _has_same_batches(reference: Trace, candidate: Trace) -> bool:
     numbers = range(1, min(reference.num_full, candidate.num_full) + 1)
-    return all(
-        (ours := reference.examples(number)) is None or ours == candidate.examples(number)
-        for number in numbers
-    )
+    return all(reference.examples(number) == candidate.examples(number) for number in numbers)
 
 
 def _draws_in_forward(trace: Trace) -> bool:
+    if any(rank.draws_in_loop(n) for rank in trace.ranks.values() for n in range(1, rank.num_full)):
+        return True  # dropout may stand there as well
     return any(
         call.moved
         for rank in trace.ranks.values()

@@ -15,6 +15,8 @@ _TIMES = re.compile(
     r"#\s*(s|sec|secs|seconds?|ms|µs|us|min|h|it/s|s/it|/s)\b|(time|took|elapsed|duration)\S*\s*#"
 )
 
+_LOCAL = {"rank", "local", "shard", "worker", "mine", "my", "gpu", "pid", "running"}
+
 
 class Line(NamedTuple):
     """A printed number in both runs; `tolerance` is what the digits shown and rounding explain."""
@@ -43,6 +45,8 @@ def compared_lines(
         for i, (a, b) in enumerate(zip(ours.numbers, other.numbers, strict=True)):
             draws = [lines[key].numbers[i] for lines in alike if _has(lines.get(key), i)]
             if _is_time(ours.template, i) or (a, b) == (1.0, float(candidate.world_size)):
+                continue
+            if _is_count_of_work(a, b, candidate.world_size) or _is_said_to_be_local(ours.template, i):
                 continue
             if _is_of_training(ours.template, i) or _is_training_loss(candidate.first, number, b):
                 continue
@@ -75,6 +79,17 @@ def _is_time(template: str, position: int) -> bool:
     if position >= len(places):
         return False
     return any(match.start() <= places[position] < match.end() for match in _TIMES.finditer(template))
+
+
+def _is_count_of_work(a: float, b: float, world_size: int) -> bool:
+    """Whether both are whole numbers, one N times the other, as examples or batches a rank are."""
+    return a.is_integer() and b.is_integer() and (a == b * world_size or b == a * world_size)
+
+
+def _is_said_to_be_local(template: str, position: int) -> bool:
+    """Whether the words before a number say that it is a rank's own."""
+    words = re.findall(r"[a-z]+", "#".join(template.split("#")[: position + 1]).lower())
+    return any(word in _LOCAL for word in words)
 
 
 def _is_of_training(template: str, position: int) -> bool:

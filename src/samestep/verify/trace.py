@@ -6,9 +6,10 @@ It judges nothing.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from samestep.experiment import Batches, pass_key
 from samestep.observations import Observations
@@ -40,9 +41,49 @@ from samestep.observed import (
     Summary,
     Worker,
 )
+from samestep.verify.feeding import Feeding
 
 Examples = Counter[tuple[int, int] | str]
 """Examples of a step with how often each is in it: loader and index, or the print of a row of inputs."""
+
+
+class Dictionary:
+    """Which print belongs to which index of a data set, as far as it was seen."""
+
+    def __init__(self) -> None:
+        self._prints: dict[int, str] = {}
+        self._indices: dict[str, set[int]] = defaultdict(set)
+
+    def learn(self, batch: Batch) -> None:
+        if batch.indices is not None and len(batch.indices) == len(batch.examples):
+            for index, name in zip(batch.indices, batch.examples, strict=True):
+                self._prints.setdefault(index, name)
+                self._indices[name].add(index)
+
+    def agrees(self, batch: Batch) -> bool:
+        """Whether a batch's examples are those that its indices had here, or others that were not seen."""
+        return (
+            batch.indices is not None
+            and len(batch.indices) == len(batch.examples)
+            and all(
+                self._prints.get(i, name) == name
+                for i, name in zip(batch.indices, batch.examples, strict=True)
+            )
+        )
+
+    def indices(self, names: Iterable[str]) -> tuple[int, ...] | None:
+        """The indices of prints that belong to one each; None if any does not."""
+        found = [self._indices.get(name, set()) for name in names]
+        return tuple(next(iter(one)) for one in found) if found and all(len(o) == 1 for o in found) else None
+
+
+class Taken(NamedTuple):
+    """What a rank trained on of a batch."""
+
+    loader: int
+    number: int
+    """That of the pass."""
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -97,13 +138,14 @@ class RankStep:
         return (call for call in self.calls if call.is_training and call.has_gradients)
 
     @property
-    def num_examples(self) -> int | None:
-        """How many examples the rank trained on; None where nobody can tell."""
-        if self.batches:
-            counts = [batch.num_examples for batch in self.batches]
-            return None if None in counts else sum(count for count in counts if count is not None)
-        rows = [len(call.rows) for call in self.training_calls if call.name == ""]
-        return sum(rows) if rows and all(rows) else None
+    def rows(self) -> Counter[str]:
+        """Prints of the rows that models were given to train on."""
+        return Counter(row for call in self.training_calls if call.name == "" for row in call.rows)
+
+
+def label_of(model: int, name: str) -> str:
+    """How a tensor or module is called; the names of models after the first say which one it is."""
+    return f"model{model}.{name}" if model else name
 
 
 class RankTrace:
@@ -128,12 +170,13 @@ class RankTrace:
         self.steps: dict[int, RankStep] = defaultdict(RankStep)
         self.trained_models: set[int] = set()
         """Models with parameters that ran forward in training."""
-        self.training_loaders: set[int] = set()
-        self.evaluation_loaders: set[int] = set()
-        self._last_loader: int | None = None
+        self._feeding = Feeding()
         for row in rows:
             self._take(row)
-        self._share_out_batches()
+        for number, batch in self._feeding.shared_out():
+            self.steps[number].batches.append(batch)
+        self.training_loaders = self._feeding.training
+        self.evaluation_loaders = self._feeding.evaluation
         self.steps = dict(sorted(self.steps.items()))
 
     @property
@@ -153,6 +196,27 @@ class RankTrace:
         if step is not None and step.row is not None:
             return step.row.events
         return self.end.events_after if self.end is not None and number > self.num_steps else ()
+
+    def draws_in_loop(self, number: int) -> set[str]:
+        """Generators that moved between a step and the next, and neither by a model nor by a loader.
+
+        The other way round it is not certain: a model and the loop may both draw.
+        """
+        here, after = self.steps.get(number), self.steps.get(number + 1)
+        if here is None or after is None or here.random is None or after.random is None:
+            return self.draws_in_loop(number - 1) if number > 1 else set()
+        if any(row.step in (number, number + 1) for row in self.passes):
+            return set()
+        moved = {name for step in (here, after) for call in step.calls for name in call.moved}
+        moved |= {
+            name for batch in self.batches if batch.step in (number, number + 1) for name in batch.moved
+        }
+        before, later = here.random.random, after.random.random
+        return {
+            n
+            for n in ("torch", "numpy", "python")
+            if n not in moved and getattr(before, n) != getattr(later, n)
+        }
 
     def is_trained(self, model: int) -> bool:
         """Whether a model has parameters that need gradients; a loss function is a model without."""
@@ -176,7 +240,7 @@ class RankTrace:
                 self.pass_ends.append(row)
             case Batch():
                 self.batches.append(row)
-                self._last_loader = row.loader
+                self._feeding.hand_out(row)
             case Model():
                 self.models[row.model].append(row)
             case Optimizer():
@@ -193,6 +257,7 @@ class RankTrace:
                 self._take_call(row)
             case Loss():
                 self.steps[row.step].losses.append(row)
+                self._feeding.train(row.step)
             case Criterion():
                 self.steps[row.step].criteria.append(row)
             case Said():
@@ -213,31 +278,11 @@ class RankTrace:
 
     def _take_call(self, call: Call) -> None:
         self.steps[call.step].calls.append(call)
-        if call.name == "" and call.is_training and call.has_gradients and self.is_trained(call.model):
-            self.trained_models.add(call.model)
-        if call.name == "" and self._last_loader is not None and self.is_trained(call.model):
+        if call.name == "" and self.is_trained(call.model):
             if call.is_training and call.has_gradients:
-                self.training_loaders.add(self._last_loader)
+                self.trained_models.add(call.model)
             else:
-                self.evaluation_loaders.add(self._last_loader)
-
-    def _share_out_batches(self) -> None:
-        """Give each batch to the step that trained on it; a loader may have handed it out a step before."""
-        self.evaluation_loaders -= self.training_loaders
-        batches = [batch for batch in self.batches if batch.loader in self.training_loaders]
-        calls = [
-            call
-            for number in sorted(self.steps)
-            for call in self.steps[number].training_calls
-            if call.name == "" and self.is_trained(call.model)
-        ]
-        calls_a_batch = max(1, round(len(calls) / len(batches))) if batches else 1
-        for i, batch in enumerate(batches):
-            place = i * calls_a_batch
-            if not calls:
-                self.steps[batch.step].batches.append(batch)
-            elif place < len(calls):
-                self.steps[calls[place].step].batches.append(batch)
+                self._feeding.evaluate()
 
 
 class Trace:
@@ -253,12 +298,11 @@ class Trace:
             for rank in observations.ranks
         }
         self.first = self.ranks[min(self.ranks)]
-        self.dictionaries: dict[int, dict[str, int]] = {}
-        """By loader, the index of each example that was seen, by its print."""
+        self._known = reference.dictionaries if reference is not None else {}
+        self.dictionaries: dict[int, Dictionary] = defaultdict(Dictionary)
+        """By loader, the examples that were seen."""
         for batch in self.first.batches:
-            known = self.dictionaries.setdefault(batch.loader, {})
-            if batch.indices is not None and len(batch.indices) == len(batch.examples):
-                known.update(zip(batch.examples, batch.indices, strict=True))
+            self.dictionaries[batch.loader].learn(batch)
 
     @property
     def world_size(self) -> int:
@@ -269,32 +313,101 @@ class Trace:
         """Steps from the first on that every rank wrote in full."""
         return min(rank.num_full for rank in self.ranks.values())
 
+    @property
+    def exchanges_weights(self) -> bool:
+        """Whether ranks apply gradients of their own, and exchange something before the next forward pass."""
+        counts = [0, 0]
+        for number in range(2, self.num_full + 1):
+            names = [event.name for event in self.first.events(number)]
+            before = names[: names.index("forward")] if "forward" in names else []
+            if "evaluation" not in before:
+                counts[0] += 1
+                counts[1] += any(
+                    name.startswith(("all_reduce", "broadcast", "all_gather")) for name in before
+                )
+        if not counts[1] * 2 > counts[0]:
+            return False
+        steps = list(self.step(1).values())
+        found = [
+            [step.applied[name].summary for step in steps if name in step.applied]
+            for name in steps[0].applied
+        ]
+        return any(len({summary.print for summary in many if summary is not None}) > 1 for many in found)
+
     def step(self, number: int) -> dict[int, RankStep]:
         """A step as each rank took it."""
         return {rank: trace.steps.get(number, RankStep()) for rank, trace in self.ranks.items()}
 
+    def examples_by_rank(self, number: int) -> dict[int, Examples] | None:
+        """What each rank trained on in a step; None where neither loaders nor models' inputs tell."""
+        steps = self.step(number)
+        if all(step.batches for step in steps.values()):
+            found = {rank: _from_batches(step, self._known) for rank, step in steps.items()}
+        elif any(trace.training_loaders for trace in self.ranks.values()) and not any(
+            step.batches for step in steps.values()
+        ):
+            return None  # a second update on the batch of the step before
+        else:  # one rank loads for all, or nobody has a loader
+            found = {rank: Counter[tuple[int, int] | str](step.rows) for rank, step in steps.items()}
+        if not all(found.values()):
+            return None
+        first, *others = found
+        if others and all(found[r] == found[first] and not self._alike(number, first, r) for r in others):
+            # all have the whole batch, and each takes its own part of it inside of the model
+            return {rank: part if rank == first else Counter() for rank, part in found.items()}
+        return found
+
+    def _alike(self, number: int, one: int, other: int) -> bool:
+        """Whether two ranks computed the same gradients, up to rounding; with dropout nobody can tell.
+
+        Ranks that have the same examples do.
+        """
+        ours, theirs = (self.step(number)[rank] for rank in (one, other))
+        if any(call.moved for step in (ours, theirs) for call in step.calls):
+            return True
+        pairs = [(g.summary, theirs.local[n].summary) for n, g in ours.local.items() if n in theirs.local]
+        return all(
+            a is None or b is None or abs(a.rms - b.rms) <= 0.01 * max(a.max_abs, b.max_abs) for a, b in pairs
+        )
+
     def examples(self, number: int) -> Examples | None:
-        """The global batch of a step; None where neither a loader nor a model's input tells."""
-        found: Examples = Counter()
-        for step in self.step(number).values():
-            part = examples_of(step)
-            if part is None:
-                return None
-            found += part
-        return found or None
+        """The global batch of a step."""
+        parts = self.examples_by_rank(number)
+        return None if parts is None else sum(parts.values(), Counter())
+
+    def num_examples_by_rank(self, number: int) -> dict[int, int] | None:
+        """How many examples each rank trained on in a step; 0 where a rank had none."""
+        parts = self.examples_by_rank(number)
+        if parts is not None:
+            return {rank: part.total() for rank, part in parts.items()}
+        counts = {
+            rank: [batch.num_examples for batch in step.batches] for rank, step in self.step(number).items()
+        }
+        if not any(counts.values()) or any(n is None for many in counts.values() for n in many):
+            return None
+        return {rank: sum(n or 0 for n in many) for rank, many in counts.items()}
 
     def num_examples(self, number: int) -> int | None:
-        counts = [step.num_examples for step in self.step(number).values()]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        counts = self.num_examples_by_rank(number)
+        return None if counts is None else sum(counts.values())
 
-    def order(self, number: int) -> list[tuple[int, int, int]]:
-        """The global batch of a step as (loader, pass, index), rank after rank; empty if not known."""
-        found: list[tuple[int, int, int]] = []
-        for step in self.step(number).values():
+    def taken(self, number: int) -> list[list["Taken"]] | None:
+        """The batches of a step, rank by rank, without what other ranks took of them; None if not known."""
+        own = self.examples_by_rank(number)
+        found: list[list[Taken]] = []
+        for rank, step in self.step(number).items():
+            left = Counter((own or {}).get(rank, ()))
+            parts = []
             for batch in step.batches:
-                if batch.indices is None:
-                    return []
-                found += [(batch.loader, batch.number, index) for index in batch.indices]
+                if batch.indices is None or own is None:
+                    return None
+                indices = []
+                for index in batch.indices:
+                    if left[batch.loader, index] > 0:
+                        left[batch.loader, index] -= 1
+                        indices.append(index)
+                parts.append(Taken(batch.loader, batch.number, tuple(indices)))
+            found.append(parts)
         return found
 
     def input_rows(self, number: int) -> Counter[str]:
@@ -319,35 +432,58 @@ class Trace:
 
 
 def _translated(rows: Iterable[Row], reference: Trace | None) -> Iterator[Row]:
-    """Rows whose batches have the reference's indices; those that it has not seen have none."""
-    other_lengths: set[int] = set()
+    """Rows whose batches have the reference's indices: an example is known by its print.
+
+    Indices are those of a rank's own data set, which may be a part of the whole, and a rank may keep a part
+    of what its sampler drew. What the reference has not seen keeps its index if data sets are of one length.
+    """
+    lengths: dict[int, bool] = {}
     for row in rows:
         if reference is not None:
             theirs = reference.first.loaders
             if isinstance(row, Loader) and row.loader in theirs:
-                if theirs[row.loader].num_examples != row.num_examples:
-                    other_lengths.add(row.loader)
-            elif isinstance(row, Batch) and row.loader in other_lengths:
-                known = reference.dictionaries.get(row.loader, {})
-                indices = tuple(known[name] for name in row.examples if name in known)
-                is_known = row.examples and len(indices) == len(row.examples)
-                row = replace(row, indices=indices if is_known else None)
-            elif isinstance(row, PassEnd) and row.loader in other_lengths:
+                lengths[row.loader] = theirs[row.loader].num_examples == row.num_examples
+            elif isinstance(row, Batch) and row.loader in lengths:
+                row = _in_terms_of(reference.dictionaries[row.loader], row, lengths[row.loader])
+            elif isinstance(row, PassEnd) and not lengths.get(row.loader, True):
                 row = replace(row, multiset=None)
         yield row
 
 
-def examples_of(step: RankStep) -> Examples | None:
-    """The examples that a rank trained on in a step."""
+def _in_terms_of(known: "Dictionary", batch: Batch, is_of_one_length: bool) -> Batch:
+    if known.agrees(batch) and is_of_one_length:
+        return batch
+    indices = known.indices(batch.examples)
+    if indices is not None:
+        return replace(batch, indices=indices)
+    is_whole = batch.indices is not None and len(batch.indices) == len(batch.examples)
+    return batch if is_of_one_length and (is_whole or not batch.examples) else replace(batch, indices=None)
+
+
+def _from_batches(step: RankStep, known: Mapping[int, Dictionary]) -> Examples:
+    """The examples of a rank's batches: of those that it loaded, the ones that its models were given."""
+    if len(step.batches) == 1 and not step.batches[0].examples:
+        # fewer rows than indices: a rank that keeps a part of what was drawn
+        loader = step.batches[0].loader
+        indices = known[loader].indices(step.rows.elements()) if loader in known else None
+        if indices is not None:
+            return Counter((loader, index) for index in indices)
+    if any(batch.indices is None for batch in step.batches):
+        return Counter(name for batch in step.batches for name in batch.examples)
+    loaded = Counter(name for batch in step.batches for name in batch.examples)
+    given = step.rows
+    is_part = bool(given) and given.total() < loaded.total() and given <= loaded
     found: Examples = Counter()
-    if step.batches:
-        for batch in step.batches:
-            if batch.indices is None:
-                return Counter(name for each in step.batches for name in each.examples) or None
-            found.update((batch.loader, index) for index in batch.indices)
-        return found
-    rows = [name for call in step.training_calls if call.name == "" for name in call.rows]
-    return Counter(rows) or None
+    for batch in step.batches:
+        indices = batch.indices or ()
+        if not is_part or len(indices) != len(batch.examples):
+            found.update((batch.loader, index) for index in indices)
+            continue
+        for index, name in zip(indices, batch.examples, strict=True):
+            if given[name] > 0:
+                given[name] -= 1
+                found[batch.loader, index] += 1
+    return found
 
 
 def replayed_batches(candidate: Trace, reference: Trace, *, is_reversed: bool = False) -> Batches:
@@ -358,23 +494,20 @@ def replayed_batches(candidate: Trace, reference: Trace, *, is_reversed: bool = 
     """
     found: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     for number in range(1, candidate.num_full + 1):
-        order = candidate.order(number)
-        if not order:
+        taken = candidate.taken(number)
+        if taken is None:
             return {}
-        ours = [step.batches for step in candidate.step(number).values()]
         theirs = reference.first.steps.get(number)
-        num_batches = max(1, len(theirs.batches)) if theirs is not None and theirs.batches else len(ours[0])
-        if all(len(batches) == num_batches for batches in ours):
-            groups = [
-                [(b.loader, b.number, i) for batches in ours for b in (batches[j],) for i in b.indices or ()]
-                for j in range(num_batches)
-            ]
+        num_batches = len(theirs.batches) if theirs is not None and theirs.batches else len(taken[0])
+        if all(len(parts) == num_batches for parts in taken):
+            groups = [[parts[j] for parts in taken] for j in range(num_batches)]
         else:
-            bounds = [len(order) * j // num_batches for j in range(num_batches + 1)]
-            groups = [order[start:stop] for start, stop in pairwise(bounds)]
+            flat = [Taken(t.loader, t.number, (i,)) for parts in taken for t in parts for i in t.indices]
+            bounds = [len(flat) * j // max(1, num_batches) for j in range(num_batches + 1)]
+            groups = [flat[start:stop] for start, stop in pairwise(bounds)]
         for group in groups:
-            indices = tuple(index for _, _, index in group)
-            if group:
-                key = pass_key(group[0][0], group[0][1])
+            indices = tuple(index for part in group for index in part.indices)
+            if indices:
+                key = pass_key(group[0].loader, group[0].number)
                 found[key].append(indices[::-1] if is_reversed else indices)
     return {key: tuple(batches) for key, batches in found.items()}

@@ -1,12 +1,13 @@
 """Which examples ranks are given: each once, no matter how many ranks there are."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
 from samestep.findings import Finding
 from samestep.observed import Loader, PassEnd
 from samestep.verify.evidence import Evidence
-from samestep.verify.trace import RankTrace, Trace, examples_of
+from samestep.verify.trace import RankTrace, Trace
 
 _SIZE_NAMES = ("num_replicas", "world_size", "num_processes", "world", "num_shards", "n_replicas", "size")
 _RANK_NAMES = ("rank", "process_index", "shard_id", "shard", "replica", "local_rank")
@@ -58,14 +59,21 @@ def same_examples(evidence: Evidence) -> Iterator[Finding]:
     else:
         text = "Every rank goes through the whole data set in each pass"
         told |= {"examples_a_rank": whole}
-    sampler = f" {loader.sampler} does not share them out." if loader else ""
+    sampler = f" {loader.sampler} does not share them out." if loader and not loader.is_iterable else ""
     yield Finding(
         cause="same-examples-on-every-rank",
         message=f"{text}: the ranks do the same work again.{sampler}",
         evidence=told,
-        fix="give the DataLoader a sampler that shares examples out over ranks, such as DistributedSampler"
-        + _at(loader),
+        fix=_how_to_share(loader) + _at(loader),
     )
+
+
+def _how_to_share(loader: Loader | None) -> str:
+    if loader is None:
+        return "have each rank take its own part of the examples of a step"
+    if loader.is_iterable:
+        return "have the data set yield every N-th example on each of N ranks, beginning with the rank's"
+    return "give the DataLoader a sampler that shares examples out over ranks, such as DistributedSampler"
 
 
 def uneven_steps(evidence: Evidence) -> Iterator[Finding]:
@@ -82,7 +90,8 @@ def uneven_steps(evidence: Evidence) -> Iterator[Finding]:
             {p.number: p.num_planned for p in trace.passes if p.loader == number}
             for trace in candidate.ranks.values()
         ]
-        for source in (ends, planned):
+        has_run = evidence.candidate_run.status == "finished"
+        for source in (ends,) if has_run else (ends, planned):
             common = set.intersection(*(set(each) for each in source))
             for pass_number in sorted(common):
                 counts = [each[pass_number] for each in source]
@@ -108,7 +117,8 @@ def epoch_not_set(evidence: Evidence) -> Iterator[Finding]:
     """A sampler that shuffles by the epoch and is never told which one it is."""
     for trace in (evidence.candidate.first, evidence.reference.first):
         for number, loader in _training_loaders(trace):
-            passes = [p for p in trace.passes if p.loader == number]
+            trained = {b.number for step in trace.steps.values() for b in step.batches if b.loader == number}
+            passes = [p for p in trace.passes if p.loader == number and p.number in trained]
             if len(passes) < 2 or not loader.has_set_epoch:
                 continue
             orders = [
@@ -164,6 +174,10 @@ def coverage(evidence: Evidence, *, evaluation: bool) -> Iterator[Finding]:
                 continue
             if evaluation and all(p.multiset == one.multiset for p in parts if p is not None):
                 continue  # every rank evaluates everything: more work, the same number
+            if any(n > 1 for n in _indices_of(reference, number, pass_number).values()):
+                continue  # drawn with replacement
+            if not evaluation and _comes_once(candidate, number, pass_number, one.num_examples):
+                continue
             total = sum(p.num_examples or 0 for p in parts if p is not None)
             prints = [p.multiset for p in parts if p is not None]
             if None not in prints and sum(m for m in prints if m is not None) % 2**64 == one.multiset:
@@ -234,16 +248,18 @@ def _fix(evaluation: bool, *, repeated: bool) -> str:
 def _counted(
     candidate: Trace, reference: Trace, loader: int, pass_number: int
 ) -> tuple[Counter[int], Counter[int]]:
-    counts = []
-    for trace in (candidate, reference):
-        found: Counter[int] = Counter()
-        for rank in trace.ranks.values():
-            for batch in rank.batches:
-                if (batch.loader, batch.number) == (loader, pass_number) and batch.indices is not None:
-                    found.update(batch.indices)
-        counts.append(found)
-    theirs, ours = counts
+    theirs, ours = (_indices_of(trace, loader, pass_number) for trace in (candidate, reference))
     return +Counter({i: n - ours[i] for i, n in theirs.items() if n > max(1, ours[i])}), ours - theirs
+
+
+def _indices_of(trace: Trace, loader: int, pass_number: int) -> Counter[int]:
+    return Counter(
+        index
+        for rank in trace.ranks.values()
+        for batch in rank.batches
+        if (batch.loader, batch.number) == (loader, pass_number)
+        for index in batch.indices or ()
+    )
 
 
 def _pass_ends(trace: RankTrace, loader: int) -> dict[int, PassEnd]:
@@ -261,16 +277,24 @@ def _training_loaders(trace: RankTrace) -> list[tuple[int, Loader]]:
 
 
 def _overlap(trace: Trace) -> tuple[int, tuple[int, int], int, object] | None:
-    """A step in which a rank's examples are all another's: the step, the two, how many, and one of them."""
+    """A step in which a rank's examples are all another's: the step, the two, how many, and one of them.
+
+    Most steps must be like it: draws with replacement have the same examples now and then.
+    """
+    found, num_known = [], 0
     for number in range(1, trace.num_full + 1):
-        parts = {rank: examples_of(step) for rank, step in trace.step(number).items()}
-        known = [(rank, part) for rank, part in parts.items() if part]
-        for i, (rank, part) in enumerate(known):
-            for other, others in known[i + 1 :]:
-                shared = part & others
-                if shared and shared.total() >= min(part.total(), others.total()) and part.total() > 1:
-                    return number, (rank, other), shared.total(), next(iter(shared))
-    return None
+        parts = trace.examples_by_rank(number)
+        if parts is None:
+            continue
+        num_known += 1
+        (rank, part), *others = parts.items()
+        for other, theirs in others:
+            shared = part & theirs
+            is_whole = shared.total() >= min(part.total(), theirs.total())
+            if shared and is_whole:
+                found.append((number, (rank, other), shared.total(), next(iter(shared))))
+                break
+    return found[0] if found and 2 * len(found) > num_known else None
 
 
 def _whole_passes(candidate: Trace, reference: Trace) -> int | None:
@@ -280,6 +304,8 @@ def _whole_passes(candidate: Trace, reference: Trace) -> int | None:
         theirs = [_pass_ends(trace, number) for trace in candidate.ranks.values()]
         for pass_number, one in ours.items():
             parts = [each.get(pass_number) for each in theirs]
+            if _comes_once(candidate, number, pass_number):
+                continue
             if one.num_examples and all(p and p.multiset == one.multiset for p in parts):
                 return one.num_examples
         if not ours and loader.batch_size and number in reference.first.loaders:
@@ -293,16 +319,25 @@ def _whole_passes(candidate: Trace, reference: Trace) -> int | None:
     return None
 
 
+def _comes_once(trace: Trace, loader: int, pass_number: int, total: int | None = None) -> bool:
+    """Whether no example was trained on twice in a pass, by whatever rank, and `total` in all."""
+    found: Counter[object] = Counter()
+    for number in range(1, trace.num_full + 1):
+        batches = [(b.loader, b.number) for step in trace.step(number).values() for b in step.batches]
+        if (loader, pass_number) in batches:
+            found.update(trace.examples(number) or ())
+    return bool(found) and found.most_common(1)[0][1] == 1 and total in (None, found.total())
+
+
 def _named(settings: dict[str, str], names: tuple[str, ...]) -> list[str]:
     return [key for key in settings if key.strip("_").lower() in names]
 
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        return math.isfinite(float(text))
     except ValueError:
         return False
-    return True
 
 
 def _listed(numbers: list[int | None]) -> str:

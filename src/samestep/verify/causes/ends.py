@@ -26,7 +26,7 @@ def world_ignored(evidence: Evidence) -> Iterator[Finding]:
 def gradients_not_exchanged(evidence: Evidence) -> Iterator[Finding]:
     """Gradients that are applied as each rank computed them."""
     trace = evidence.candidate
-    if trace.world_size < 2 or evidence.has("world-ignored"):
+    if trace.world_size < 2 or evidence.has("world-ignored") or trace.exchanges_weights:
         return
     for number in range(1, trace.num_full + 1):
         steps = trace.step(number)
@@ -80,7 +80,7 @@ def crashed(evidence: Evidence) -> Iterator[Finding]:
 def unexplained(evidence: Evidence) -> Iterator[Finding]:
     """A difference for which no rule has a cause."""
     pair = evidence.pair
-    if evidence.found or pair is None:
+    if evidence.found or pair is None or evidence.candidate.exchanges_weights:
         return
     first = pair.comparison.first
     if first is None or first.quantity in ("inputs", "examples"):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from samestep.findings import Finding
-from samestep.observed import Clip, Gradient
+from samestep.observed import Clip, Criterion, Gradient
 from samestep.verify.evidence import Evidence, Pair
-from samestep.verify.trace import RankStep
+from samestep.verify.trace import RankStep, label_of
 
 _COLLECTIVES = ("all_reduce", "reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _EXACT = 1e-3
@@ -31,6 +31,15 @@ def clipped_before_exchange(evidence: Evidence) -> Iterator[Finding]:
             if clip is None:
                 continue
             norms = _norms(trace.step(number))
+            if not norms and _is_off(evidence, number):
+                yield Finding(
+                    cause="clipped-before-exchange",
+                    message=f"In step {number} {clip.kind} clips gradients to {clip.limit:g} before they are "
+                    "exchanged: each rank its own, not the global gradient.",
+                    evidence={"step": number, "rank": rank, "limit": clip.limit, "where": clip.where},
+                    fix="clip after the exchange" + (f" ({clip.where})" if clip.where else ""),
+                )
+                return
             if not any(norm > clip.limit for norm in norms.values()) or len(set(norms.values())) == 1:
                 continue
             yield Finding(
@@ -43,6 +52,11 @@ def clipped_before_exchange(evidence: Evidence) -> Iterator[Finding]:
                 fix="clip after the exchange" + (f" ({clip.where})" if clip.where else ""),
             )  # fmt: skip
             return
+
+
+def _is_off(evidence: Evidence, number: int) -> bool:
+    first = evidence.exchange.comparison.first_of("gradient") if evidence.exchange is not None else None
+    return first is not None and first.step == number
 
 
 def clipped_per_rank(evidence: Evidence) -> Iterator[Finding]:
@@ -85,7 +99,7 @@ def clipped_per_rank(evidence: Evidence) -> Iterator[Finding]:
     if fit.applied_weights is None or fit.true_weights is None:
         return
     shrunk = fit.applied_weights / fit.true_weights
-    if np.all(shrunk <= 1 + _EXACT) and np.ptp(shrunk) > 0.01 and _have_equal_sizes(fit.steps):
+    if np.all(shrunk <= 1 + _EXACT) and np.ptp(shrunk) > 0.01 and len({*fit.examples.values()}) == 1:
         yield Finding(
             cause="clipped-per-rank",
             message=f"In step {fit.number} the gradients of ranks were made smaller by factors of their own "
@@ -98,12 +112,13 @@ def clipped_per_rank(evidence: Evidence) -> Iterator[Finding]:
 def loss_reduction(evidence: Evidence) -> Iterator[Finding]:
     """Gradients that are all N times too small or too large."""
     fit = _first_fit(evidence)
-    if fit is None or fit.ratio is None:
+    ratio = None if fit is None else (_ratio_before_clip(evidence, fit) or fit.ratio)
+    if fit is None or ratio is None:
         return
     size = evidence.world_size
     where = _where_of_loss(fit.steps)
     at = f" ({where})" if where else ""
-    if abs(fit.ratio * size - 1) < 0.01:
+    if abs(ratio * size - 1) < 0.01:
         reductions = {c.reduction for step in fit.steps.values() for c in step.criteria if c.has_gradients}
         summed = "the loss is a sum over examples, and " if "sum" in reductions else ""
         yield Finding(
@@ -113,19 +128,19 @@ def loss_reduction(evidence: Evidence) -> Iterator[Finding]:
             "exchange divides by the number of ranks.",
             evidence={
                 "step": fit.number,
-                "ratio": fit.ratio,
+                "ratio": ratio,
                 "reductions": sorted(reductions),
                 "where": where,
             },
             fix=f"multiply a summed loss by the number of ranks, or use a mean over the global batch{at}",
         )
-    elif abs(fit.ratio / size - 1) < 0.01:
+    elif abs(ratio / size - 1) < 0.01:
         yield Finding(
             cause="averaged-loss-summed",
             message=f"In step {fit.number} every gradient is {size} times larger than on one rank: each "
             "rank's loss "
             "is a mean, and the exchange adds them up.",
-            evidence={"step": fit.number, "ratio": fit.ratio, "where": where},
+            evidence={"step": fit.number, "ratio": ratio, "where": where},
             fix=f"divide by the number of ranks in the exchange{at}",
         )
 
@@ -140,7 +155,7 @@ def unequal_weights(evidence: Evidence) -> Iterator[Finding]:
     fit = _first_fit(evidence)
     if fit is None or fit.ratio is not None:
         return
-    examples = {rank: step.num_examples or 0 for rank, step in fit.steps.items()}
+    examples = fit.examples
     turns = {rank: [c for c in step.criteria if c.has_gradients] for rank, step in fit.steps.items()}
     targets = {rank: sum(c.num_targets for c in many) for rank, many in turns.items()}
     a_turn = [c.num_targets for many in turns.values() for c in many]
@@ -156,7 +171,7 @@ def unequal_weights(evidence: Evidence) -> Iterator[Finding]:
             fix="weigh each rank by its number of examples: sum of losses / sum of examples of all "
             f"ranks{at}",
         )
-    elif len(set(a_turn)) > 1:
+    elif _differ_in_a_kind(turns):
         yield Finding(
             cause="tokens-averaged-per-rank",
             message=f"In step {fit.number} ranks have {_listed(targets)} tokens or targets that count, and "
@@ -165,6 +180,38 @@ def unequal_weights(evidence: Evidence) -> Iterator[Finding]:
             evidence={"step": fit.number, "targets": _plain(targets), "a_turn": a_turn[:16], "where": where},
             fix=f"sum the losses and divide by the number of tokens of the whole global batch{at}",
         )
+
+    elif (
+        fit.true_weights is not None
+        and np.all(fit.true_weights > 0)
+        and np.ptp(fit.true_weights) > 0.01 * np.max(np.abs(fit.true_weights))
+    ):
+        shares = fit.true_weights / np.sum(fit.true_weights)
+        told = ", ".join(f"{share:.3g}" for share in shares)
+        yield Finding(
+            cause="tokens-averaged-per-rank",
+            message=f"In step {fit.number} the gradients of ranks count the same, though in that of the "
+            "global "
+            f"batch they have the weights {told}: a mean is weighed by something else than examples.",
+            evidence={"step": fit.number, "weights": [float(share) for share in shares], "where": where},
+            fix=f"divide the sum of all ranks' losses by the sum of all ranks' weights{at}",
+        )
+
+
+def _unequal_shares(weights: Vector | None) -> Vector | None:
+    """The shares that ranks have in the true gradient, if they are not equal."""
+    if weights is None or not np.all(weights > 0) or np.ptp(weights) <= 0.01 * np.max(weights):
+        return None
+    return weights / np.sum(weights)
+
+
+def _differ_in_a_kind(turns: dict[int, list[Criterion]]) -> bool:
+    """Whether one loss function, at one place, counts different numbers of targets on ranks or in turns."""
+    seen: dict[tuple[str, str], set[int]] = {}
+    for many in turns.values():
+        for criterion in many:
+            seen.setdefault((criterion.kind, criterion.where), set()).add(criterion.num_targets)
+    return any(len(counts) > 1 for counts in seen.values())
 
 
 def _explains(counts: dict[int, int], weights: Vector | None) -> bool:
@@ -187,8 +234,9 @@ def penalty_per_rank(evidence: Evidence) -> Iterator[Finding]:
     before = pair.replay.first.steps.get(fit.number - 1)
     if before is None:
         return
-    weights = {name: state.summary.sample for (_, name), state in before.states.items()}
-    names = [name for name in fit.names if name in weights]
+    weights = {label_of(*key): state.summary.sample for key, state in before.states.items()}
+    off = {d.name for d in pair.comparison.differences if (d.step, d.quantity) == (fit.number, "gradient")}
+    names = [name for name in fit.names if name in weights and name in off]
     if not names:
         return
     w = np.concatenate([np.asarray(weights[name]) for name in names])
@@ -229,6 +277,7 @@ class _Fit:
     applied: dict[str, Vector]
     true: dict[str, Vector]
     steps: dict[int, RankStep]
+    examples: dict[int, int]
     ratio: float | None
     applied_weights: Vector | None
     true_weights: Vector | None
@@ -264,16 +313,28 @@ def _fitted(pair: Pair, number: int) -> _Fit | None:
     is_exact = np.linalg.norm(a - ratio * t) <= _EXACT * np.linalg.norm(a)
     local = [_samples(step.local) for step in steps.values()]
     weights: list[Vector | None] = [None, None]
-    if all(name in of for of in local for name in names):
+    if all(name in of and np.all(np.isfinite(of[name])) for of in local for name in names):
         columns = np.stack([np.concatenate([of[name] for name in names]) for of in local], axis=1)
         weights = [_solved(columns, a), _solved(columns, t)]
-    return _Fit(number, names, applied, true, steps, ratio if is_exact else None, weights[0], weights[1])
+    examples = pair.counterpart.num_examples_by_rank(number) or {}
+    only = ratio if is_exact and abs(ratio - 1) > 0.01 else None
+    return _Fit(number, names, applied, true, steps, examples, only, weights[0], weights[1])
 
 
 def _solved(columns: np.ndarray[tuple[int, int], np.dtype[np.float64]], target: Vector) -> Vector | None:
     found: Vector = np.linalg.lstsq(columns, target, rcond=None)[0].astype(np.float64)
     left = np.linalg.norm(columns @ found - target)
     return found if left <= _EXACT * np.linalg.norm(target) else None
+
+
+def _ratio_before_clip(evidence: Evidence, fit: _Fit) -> float | None:
+    """By how much the norm is off that clipping saw; gradients that were clipped have lost the factor."""
+    pair = evidence.exchange
+    one = pair.replay.first.steps[fit.number].row if pair is not None else None
+    norms = _norms(fit.steps)
+    if one is None or not one.clips or not one.clips[0].norm or len(set(norms.values())) != 1:
+        return None
+    return next(iter(norms.values())) / one.clips[0].norm
 
 
 def _samples(gradients: dict[str, Gradient]) -> dict[str, Vector]:
@@ -303,10 +364,6 @@ def _norms(steps: dict[int, RankStep]) -> dict[int, float]:
         for rank, step in steps.items()
         if step.row is not None and step.row.clips and step.row.clips[0].norm is not None
     }
-
-
-def _have_equal_sizes(steps: dict[int, RankStep]) -> bool:
-    return len({step.num_examples for step in steps.values()}) == 1
 
 
 def _where_of_loss(steps: dict[int, RankStep]) -> str:

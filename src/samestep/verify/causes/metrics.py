@@ -33,7 +33,7 @@ def evaluation(evidence: Evidence) -> Iterator[Finding]:
     text += f"{evidence.world_size} ranks and {difference.reference:g} on one, with the same weights"
     counts = _evaluated(trace, difference.step + 1)
     is_exchanged = _exchanged(trace.first, difference.step + 1)
-    if not is_exchanged or _counts_first_rank_only(evidence, difference):
+    if not is_exchanged or _has_changed(evidence, evidence.starved, difference) is False:
         yield Finding(
             cause="metric-updated-on-one-rank" if is_exchanged else "metric-of-one-rank",
             message=f"{text}: "
@@ -70,6 +70,19 @@ def evaluation(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def is_of_evaluation(evidence: Evidence, difference: Difference) -> bool | None:
+    """Whether a printed number depends on what was evaluated; None if that was not tried.
+
+    One that does not is a loss or accuracy of training, or a count, that is printed beside it.
+    """
+    if difference.quantity != "metric":
+        return None
+    tried = [
+        _has_changed(evidence, trace, difference) for trace in (evidence.starved, evidence.starved_first)
+    ]
+    return None if None in tried else any(tried)
+
+
 def _difference(evidence: Evidence) -> Difference | None:
     """The first printed number that is off while the weights still are not."""
     if evidence.pair is None:
@@ -93,17 +106,24 @@ def _exchanged(rank: RankTrace, number: int) -> bool:
     return any(name.startswith(_REDUCTIONS) for name in names[names.index("evaluation") : end])
 
 
-def _counts_first_rank_only(evidence: Evidence, difference: Difference) -> bool:
-    """Whether the number stayed the same when the other ranks evaluated other examples."""
-    if evidence.starved is None or evidence.pair is None:
-        return False
+def _has_changed(evidence: Evidence, starved: Trace | None, difference: Difference) -> bool | None:
+    """Whether a number changed when some ranks evaluated other examples; None if that was not tried."""
+    if starved is None or evidence.pair is None:
+        return None
     number = difference.step + 1
     before, after = (
         [said.numbers for said in trace.first.steps[number].said if said.template == difference.name]
-        for trace in (evidence.pair.counterpart, evidence.starved)
         if number in trace.first.steps
+        else []
+        for trace in (evidence.pair.counterpart, starved)
     )
-    return bool(before) and before == after
+    if not before or [len(numbers) for numbers in before] != [len(numbers) for numbers in after]:
+        return None
+    return any(
+        difference.candidate == one and one != other
+        for ours, theirs in zip(before, after, strict=True)
+        for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 def _evaluated(trace: Trace, number: int) -> dict[int, int]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from samestep.findings import Finding
 from samestep.observed import Model
 from samestep.verify.evidence import Evidence
-from samestep.verify.trace import Trace
+from samestep.verify.trace import Trace, label_of
 
 _BATCHLESS = ("LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm", "InstanceNorm", "WeightNorm")
 _STATISTICS = ("mean", "var", "std", "cov", "moment", "sigma", "scale", "norm")
@@ -38,7 +38,7 @@ def not_synchronised(evidence: Evidence) -> Iterator[Finding]:
     first = evidence.pair.comparison.first if evidence.pair is not None else None
     yield Finding(
         cause="sync-norm-is-local" if is_called_sync else "norm-not-synchronised",
-        message=f"{kind} {name}{many} normalises with the examples of its own rank"
+        message=f"{kind} {name}{many} {_verb(kind)} the examples of its own rank"
         + (
             ", though its name says otherwise: it exchanges nothing in a training step."
             if is_called_sync
@@ -97,10 +97,14 @@ def _first_in_forward(evidence: Evidence) -> tuple[str, str] | None:
         return None
     for models in evidence.candidate.first.models.values():
         for layer in models[0].norms:
-            name = f"{models[0].model}:{layer.name}" if models[0].model else layer.name
+            name = label_of(models[0].model, layer.name)
             if name == first.name and not layer.kind.startswith(_BATCHLESS):
                 return layer.name, layer.kind
     return None
+
+
+def _verb(kind: str) -> str:
+    return "keeps statistics of" if kind.startswith("InstanceNorm") else "normalises with"
 
 
 def _is_statistic(name: str, kind: str) -> bool:

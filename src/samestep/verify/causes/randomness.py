@@ -42,7 +42,11 @@ def same_randomness(evidence: Evidence) -> Iterator[Finding]:
     candidate = evidence.candidate
     first, *others = candidate.ranks.values()
     for other in others:
-        found = _in_loader(first, other) or _in_workers(first, other) or _in_loop(candidate, first, other)
+        found = None
+        if not _are_examples_fixed(evidence):
+            found = _in_loader(first, other) or _in_workers(first, other)
+        if found is None and evidence.pair is not None and not evidence.pair.comparison.is_equal:
+            found = _in_loop(candidate, first, other)  # draws for all ranks together leave no difference
         if found:
             generator, what, where = found
             yield Finding(
@@ -57,6 +61,24 @@ def same_randomness(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
+def _are_examples_fixed(evidence: Evidence) -> bool:
+    """Whether examples are the same in another run as it is: then they do not depend on the generators."""
+    known: dict[tuple[int, int, int], str] = {}
+    for batch in evidence.reference.first.batches:
+        if batch.indices is not None and len(batch.indices) == len(batch.examples):
+            keys = ((batch.loader, batch.number, index) for index in batch.indices)
+            known.update(zip(keys, batch.examples, strict=True))
+    same = [
+        known[key] == name
+        for rank in evidence.candidate.ranks.values()
+        for batch in rank.batches
+        if batch.loader in rank.training_loaders and len(batch.indices or ()) == len(batch.examples)
+        for index, name in zip(batch.indices or (), batch.examples, strict=True)
+        if (key := (batch.loader, batch.number, index)) in known
+    ]
+    return bool(same) and all(same)
+
+
 def _in_loader(a: RankTrace, b: RankTrace) -> tuple[str, str, str] | None:
     moved = [
         {name for batch in trace.batches if batch.loader in trace.training_loaders for name in batch.moved}
@@ -69,7 +91,8 @@ def _in_loader(a: RankTrace, b: RankTrace) -> tuple[str, str, str] | None:
         for one, two in zip(*starts, strict=False):
             used = _alike(one.random, two.random, moved[0] & moved[1])
             if used:
-                return used, "examples are fetched, which draws from it", a.loaders[number].where
+                where = a.loaders[number].where if number in a.loaders else ""
+                return used, "examples are fetched, which draws from it", where
     return None
 
 
@@ -87,22 +110,13 @@ def _in_workers(a: RankTrace, b: RankTrace) -> tuple[str, str, str] | None:
 
 
 def _in_loop(trace: Trace, a: RankTrace, b: RankTrace) -> tuple[str, str, str] | None:
-    """Draws between the loader and the model: the state moved in a step, and neither of them did it."""
+    """Draws between the loader and the model, from the same state on both ranks."""
     for number in range(1, trace.num_full):
-        here, there = a.steps.get(number), b.steps.get(number)
-        after = a.steps.get(number + 1)
-        if here is None or there is None or after is None:
-            continue
-        if here.random is None or there.random is None or after.random is None:
-            continue
-        moved = {name for step in (here, after) for call in step.calls for name in call.moved}
-        moved |= {name for batch in a.batches if batch.step in (number, number + 1) for name in batch.moved}
-        if any(p.step in (number, number + 1) for p in a.passes):
-            continue
-        for name in ("torch", "numpy", "python"):
-            states = [getattr(s.random.random, name) for s in (here, there, after) if s.random is not None]
-            if name not in moved and None not in states and states[0] == states[1] != states[2]:
-                return name, "the training loop draws from it", ""
+        here, there = (rank.steps[number].random for rank in (a, b))
+        if here is not None and there is not None:
+            used = _alike(here.random, there.random, a.draws_in_loop(number))
+            if used:
+                return used, "the training loop draws from it", ""
     return None
 
 

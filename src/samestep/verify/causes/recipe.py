@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from samestep.findings import Finding
 from samestep.verify.evidence import Evidence
 
+_SEEN_ELSEWHERE = {"lr", "initial_lr", "max_lr", "min_lr", "weight_decay"}
+
 
 def batch_grows(evidence: Evidence) -> Iterator[Finding]:
     """A batch size that is meant for a rank, so that the global batch is N times as large."""
-    if evidence.has("world-ignored"):
+    if evidence.has("world-ignored", "same-examples-on-every-rank", "sampler-knows-no-world"):
         return
     candidate, reference = evidence.candidate, evidence.reference
     counts = [
@@ -19,6 +21,8 @@ def batch_grows(evidence: Evidence) -> Iterator[Finding]:
     if not known:
         return
     number, one, many = known[0]
+    if many - one < evidence.world_size and evidence.has("examples-repeated"):
+        return
     grown = [many > one for _, one, many in known]
     if not grown[0] or sum(grown) * 2 < len(grown):
         return
@@ -44,6 +48,8 @@ def schedule_per_rank(evidence: Evidence) -> Iterator[Finding]:
             row = step.row
             if one is None or row is None or row.num_scheduler_steps <= max(1, one.num_scheduler_steps):
                 continue
+            if not one.num_scheduler_steps and evidence.has("batch-grows-with-world"):
+                continue  # an epoch ends at another step
             if row.num_scheduler_steps % evidence.world_size == 0 or row.lr != one.lr:
                 yield Finding(
                     cause="schedule-stepped-per-rank",
@@ -61,10 +67,13 @@ def schedule_per_rank(evidence: Evidence) -> Iterator[Finding]:
 
 
 def rate_depends_on_world(evidence: Evidence) -> Iterator[Finding]:
-    """A learning rate or weight decay that is another on N ranks."""
+    """A learning rate, weight decay or another setting of an optimizer that is another on N ranks."""
     if evidence.has("schedule-stepped-per-rank", "world-ignored"):
         return
     candidate, reference = evidence.candidate, evidence.reference
+    if (other := _other_setting(evidence)) is not None:
+        yield other
+        return
     for number in range(1, min(candidate.num_full, reference.num_full) + 1):
         one = reference.first.steps[number].row
         rows = {rank: step.row for rank, step in candidate.step(number).items()}
@@ -90,3 +99,21 @@ def rate_depends_on_world(evidence: Evidence) -> Iterator[Finding]:
                     fix=f"keep the {what} the same on any number of ranks while the global batch is the same",
                 )
                 return
+
+
+def _other_setting(evidence: Evidence) -> Finding | None:
+    """A setting of an optimizer, such as its momentum, that is another on N ranks."""
+    candidate, reference = evidence.candidate, evidence.reference
+    for number, one in reference.first.optimizers.items():
+        other = candidate.first.optimizers.get(number)
+        for ours, theirs in zip(one.groups, other.groups if other else (), strict=False):
+            for what in sorted(ours.settings.keys() & theirs.settings.keys() - _SEEN_ELSEWHERE):
+                x, y = ours.settings[what], theirs.settings[what]
+                if x != y:
+                    return Finding(
+                        cause="rate-depends-on-world",
+                        message=f"{one.kind} has {what}={y} on {evidence.world_size} ranks, {x} on one.",
+                        evidence={"what": what, "candidate": y, "reference": x, "where": one.where},
+                        fix=f"keep {what} the same on any number of ranks",
+                    )
+    return None

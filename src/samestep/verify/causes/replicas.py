@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from samestep.findings import Finding
 from samestep.verify.evidence import Evidence
-from samestep.verify.trace import RankTrace, Trace
+from samestep.verify.trace import RankTrace, Trace, label_of
 
 
 def parameter_order_differs(evidence: Evidence) -> Iterator[Finding]:
@@ -150,6 +150,8 @@ def skipped_update(evidence: Evidence) -> Iterator[Finding]:
         skipped = {rank: row.num_skipped for rank, row in rows.items()}
         if len(set(turns.values())) == 1 and len(set(skipped.values())) == 1:
             continue
+        if not any(_differing_parameters(trace, later) for later in range(number, trace.num_full + 1)):
+            continue  # a rank with fewer examples may have fewer turns
         without = [rank for rank, count in turns.items() if count > min(turns.values())]
         without = without or [rank for rank, count in skipped.items() if count]
         where = next((o.where for o in trace.first.optimizers.values() if o.where), "")
@@ -171,7 +173,7 @@ def skipped_update(evidence: Evidence) -> Iterator[Finding]:
 def drift(evidence: Evidence) -> Iterator[Finding]:
     """Replicas that were equal and then are not, for a reason that no rule before this one found."""
     trace = evidence.candidate
-    if evidence.has(
+    if trace.exchanges_weights or evidence.has(
         "world-ignored", "gradients-not-exchanged", "replicas-start-different", "weights-changed-after-wrap",
         "unused-on-one-rank", "frozen-on-one-rank", "parameter-order-differs", "precision-differs",
     ):  # fmt: skip
@@ -203,7 +205,10 @@ def drift(evidence: Evidence) -> Iterator[Finding]:
 def average_on_one_rank(evidence: Evidence) -> Iterator[Finding]:
     """A second model, such as a moving average, that is used on all ranks and is not the same on them."""
     trace = evidence.candidate
-    if evidence.has("replicas-drift", "replicas-start-different", "weights-changed-after-wrap"):
+    if evidence.has(
+        "replicas-drift", "replicas-start-different", "weights-changed-after-wrap", "world-ignored",
+        "gradients-not-exchanged",
+    ):  # fmt: skip
         return
     for number in sorted(trace.first.steps):
         for model in trace.first.steps[number].evaluated:
@@ -241,7 +246,7 @@ def _differing_parameters(trace: Trace, number: int) -> dict[str, list[int]]:
             if key in step.states and step.states[key].summary.print != state.summary.print
         ]
         if state.role == "parameter" and unlike and key[0] in trace.first.trained_models:
-            found[key[1]] = unlike
+            found[label_of(*key)] = unlike
     return found
 
 

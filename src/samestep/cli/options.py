@@ -1,0 +1,65 @@
+"""Options and arguments that several commands have."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from samestep.launch.limits import Limits
+
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus", "-g", min=1, help="Ranks, one a GPU; CPU ranks where there is no GPU.  [default: 1]"
+    ),
+]
+
+
+GpuLimits = Annotated[
+    Limits | None,
+    typer.Option(
+        "--gpus",
+        "-g",
+        parser=Limits.parse,
+        metavar="N | MIN:MAX",
+        help="Ranks, one a GPU; CPU ranks where there is no GPU. With MIN:MAX the run goes on without ranks "
+        "that die, while MIN are left.  [default: 1]",
+    ),
+]
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="K=V", help="Change a setting of the task; can be repeated."),
+]
+
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder.  [default: below runs/]")]
+
+
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads a rank.  [default: cores / ranks]")]
+
+
+Port = Annotated[
+    int | None, typer.Option(help="Where the ranks meet on this machine.  [default: a free one]")
+]
+
+
+Timeout = Annotated[float | None, typer.Option(min=1.0, help="Seconds that ranks wait for one another.")]
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
+
+
+Checkpoint = Annotated[
+    Path, typer.Option("--checkpoint", "-c", help="A checkpoint, a run (its newest one), or RUN/best.")
+]
+
+
+Data = Annotated[Literal["train", "valid", "test"], typer.Option(help="Which data set of the task.")]
+
+
+Every = Annotated[int, typer.Option(min=1, help="Of a run that is watched: steps between two looks.")]
+
+
+Target = Annotated[str, typer.Argument(help="file.py, file.py:name, package.module:name or config.yaml")]
