@@ -207,9 +207,7 @@ class _Verifying:
             return "inconclusive"
         if not self._is_repeatable:
             return "inconclusive"
-        if not any(quantity == "metric" for quantity, _ in comparison.marks) and _evaluates(
-            evidence.candidate
-        ):
+        if _evaluates_later(evidence.candidate, comparison.num_steps):
             self._remark(
                 f"on {size} ranks no evaluation came within the {comparison.num_steps} steps that were "
                 "compared, so what it prints was not; --steps looks into more"
@@ -312,8 +310,12 @@ def _went_as_far(candidate: Trace, reference: Trace) -> bool:
     return all(rank.num_steps >= ours for rank in candidate.ranks.values())
 
 
-def _evaluates(candidate: Trace) -> bool:
-    return any(said.after_evaluation for step in candidate.first.steps.values() for said in step.said)
+def _evaluates_later(candidate: Trace, num_steps: int) -> bool:
+    """Whether what is printed after evaluations comes after the steps that were compared only."""
+    steps = [
+        n for n, step in candidate.first.steps.items() if any(said.after_evaluation for said in step.said)
+    ]
+    return bool(steps) and min(steps) > num_steps + 1
 
 
 def _told(experiment: Experiment) -> list[str]:

@@ -12,6 +12,7 @@ from samestep.observed import Said
 from samestep.verify.trace import RankTrace, Trace
 
 _TIMES = re.compile(
+    r"#:#:#|^\W*#:#\b|#[-/]#[-/]#|"
     r"#\s*(s|sec|secs|seconds?|ms|µs|us|min|h|it/s|s/it|/s)\b|(time|took|elapsed|duration)\S*\s*#"
 )
 
