@@ -410,6 +410,25 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """A block of steps and the time that it took, on the host's clock, with the device waited for at its end.
+
+    `step_s` are the steps one by one, without waiting; `phases_s` adds up to `seconds`. `cpu_s` is the time
+    of all threads of the process.
+    """
+
+    first_step: int
+    num_steps: int
+    num_examples: int | None
+    seconds: float
+    step_s: tuple[float, ...]
+    phases_s: dict[str, float]
+    cpu_s: float
+    rss_bytes: int
+    device_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
     """A line with numbers in it that the program wrote to `stream`, "stdout" or "stderr".
 
@@ -465,7 +484,7 @@ class End:
 
 Row = (
     Start | Machine | Group | Loader | Pass | PassEnd | Batch | Worker | Model | Call | Statistic | Criterion
-    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Said | Spawn | Trouble
-    | End
+    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Timing | Said | Spawn
+    | Trouble | End
 )  # fmt: skip
 ROWS: dict[str, type[Row]] = {kind.__name__: kind for kind in Row.__args__}

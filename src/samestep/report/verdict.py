@@ -143,7 +143,10 @@ def _show_runs(console: Console, verification: Verification) -> None:
 
 
 def _indented(console: Console, text: Text) -> None:
-    console.print(Padding(text, (0, 0, 0, 3), expand=False))
+    if console.soft_wrap:  # no terminal, and so no width to keep to
+        console.print(Text("   ") + text)
+    else:
+        console.print(Padding(text, (0, 0, 0, 3), expand=False))
 
 
 def _line(console: Console, text: Text) -> None:

@@ -1,0 +1,220 @@
+"""Fairness: what makes the comparison of a cell with one GPU worth less (a mark), or nothing (a refusal).
+
+Each rule looks at the runs of both and says what differs, with values and what to do. Equal is: kinds of
+device and their clocks, threads of a rank, examples of a step, precision. Still is: nobody else at work,
+steps that have settled, enough of them, enough rounds.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from samestep.errors import listed
+from samestep.scale.cells import CellResult, Mark
+from samestep.scale.estimates import Estimates
+from samestep.scale.runs import Facts, Finished
+from samestep.scale.statistics import LEVEL, coverage
+from samestep.scale.variants import Comparison
+
+EXAMPLES_APART = 0.02
+"""Part by which examples of a step may differ: batches are not always divisible by the number of ranks."""
+NOISY = 0.10
+FEWEST_STEPS = 20
+BUSY_CORES = 0.25
+BUSY_SHARE = 0.05
+"""Others are busy from so many cores on, or from that part of all cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The runs of a cell and of the one GPU that it is compared with, and what the cell measured."""
+
+    comparison: Comparison
+    result: CellResult
+    runs: Sequence[Finished]
+    """As the program is, of both cells."""
+    all_runs: Sequence[Finished]
+    """Of all variants that the gap is made of, too."""
+
+    @property
+    def facts(self) -> Iterator[tuple[Finished, Facts]]:
+        return ((run, run.facts) for run in self.runs if run.facts is not None)
+
+    def mark(self, mark: str, reason: str, *, is_refusal: bool = False) -> Mark:
+        cell = self.comparison.cell
+        return Mark(
+            mark=mark, reason=reason, gpus=cell.gpus, batch_size=cell.batch_size, is_refusal=is_refusal
+        )
+
+
+Rule = Callable[[Compared], Iterator[Mark]]
+
+
+def marks(comparison: Comparison, estimates: Estimates, result: CellResult, *, has_norms: bool) -> list[Mark]:
+    """All that is to be said of a cell's comparison; refusals first."""
+    roles = comparison.roles(has_norms=has_norms)
+    plain = list(dict.fromkeys((roles["full"], roles["one"])))
+    compared = Compared(
+        comparison=comparison,
+        result=result,
+        runs=[run for variant in plain for run in estimates.measured(variant)],
+        all_runs=[run for variant in dict.fromkeys(roles.values()) for run in estimates.measured(variant)],
+    )
+    found = [mark for rule in RULES for mark in rule(compared)]
+    return sorted(found, key=lambda mark: not mark.is_refusal)
+
+
+def other_device(compared: Compared) -> Iterator[Mark]:
+    """Devices of other models, among ranks or between runs."""
+    models = sorted({device for _, facts in compared.facts for device in facts.devices})
+    if len(models) > 1:
+        yield compared.mark(
+            "other-device",
+            f"The runs were on devices of {len(models)} kinds ({listed(models)}), so their times say "
+            "nothing of the number of GPUs; use one kind for all (CUDA_VISIBLE_DEVICES).",
+            is_refusal=True,
+        )
+
+
+def other_clock_limit(compared: Compared) -> Iterator[Mark]:
+    """Devices that may run at another clock."""
+    limits = sorted({mhz for run in compared.runs if run.host for mhz in run.host.clock_limits_mhz})
+    if len(limits) > 1:
+        told = listed([f"{mhz} MHz" for mhz in limits])
+        yield compared.mark(
+            "other-clock-limit",
+            f"The devices were limited to different clocks ({told}); set one limit for all (nvidia-smi "
+            "-lgc).",
+        )
+
+
+def other_threads(compared: Compared) -> Iterator[Mark]:
+    """Ranks with other numbers of threads."""
+    by_gpus: dict[int, set[int]] = {}
+    for run, facts in compared.facts:
+        by_gpus.setdefault(run.variant.gpus, set()).update(facts.num_threads)
+    if len(set().union(*by_gpus.values())) > 1:
+        told = "; ".join(
+            f"{'/'.join(map(str, sorted(threads)))} on {gpus} GPU{'s' * (gpus > 1)}"
+            for gpus, threads in sorted(by_gpus.items())
+        )
+        yield compared.mark(
+            "other-threads",
+            f"Ranks had different numbers of threads ({told}), and the difference in time may be theirs; "
+            "do not set threads in the program, or set the same for all.",
+        )
+
+
+def other_examples(compared: Compared) -> Iterator[Mark]:
+    """Steps of more or fewer examples than one GPU's."""
+    counts: dict[int, list[float]] = {}
+    for run, facts in compared.facts:
+        if facts.examples_per_step is None:
+            yield compared.mark(
+                "examples-not-counted",
+                "The examples of a step could not be counted, so nobody can tell whether all steps had as "
+                "many; use a torch DataLoader to have them counted.",
+            )
+            return
+        counts.setdefault(run.variant.gpus, []).append(facts.examples_per_step)
+    cell, reference = compared.comparison.cell, compared.comparison.reference
+    if cell.gpus == 1 or {1, cell.gpus} - counts.keys():
+        return
+    due = cell.batch_size / reference.batch_size
+    one, many = (_middle(counts[size]) for size in (1, cell.gpus))
+    if one <= 0 or abs(many / (one * due) - 1) > EXAMPLES_APART:
+        yield compared.mark(
+            "other-examples",
+            f"A step has {many:g} examples on {cell.gpus} GPUs and {one:g} on one, where {one * due:g} were "
+            "due: these are different amounts of work; divide the batch of the program by the number of "
+            "ranks, or compare with --weak.",
+            is_refusal=True,
+        )
+
+
+def other_precision(compared: Compared) -> Iterator[Mark]:
+    """Numbers of other kinds."""
+    kinds = sorted({precision for _, facts in compared.facts for precision in facts.precisions})
+    if len(kinds) > 1:
+        yield compared.mark(
+            "other-precision",
+            f"The runs computed in different precisions ({'; '.join(kinds)}); use the same on every number "
+            "of GPUs.",
+            is_refusal=True,
+        )
+
+
+def busy(compared: Compared) -> Iterator[Mark]:
+    """Other processes at work on the same machine."""
+    known = [
+        (run.host.other_cores, run.host.num_cores, run)
+        for run in compared.all_runs
+        if run.host is not None and run.host.other_cores is not None
+    ]
+    if not known:
+        return
+    others, cores, worst = max(known, key=lambda each: each[0])
+    if others > max(BUSY_CORES, BUSY_SHARE * cores):
+        yield compared.mark(
+            "busy",
+            f"Other processes used {others:.1f} of {cores} cores during round {worst.round} of "
+            f"{worst.variant}; measure when the machine is free.",
+        )
+
+
+def too_noisy(compared: Compared) -> Iterator[Mark]:
+    """An interval that tells little."""
+    width = compared.result.relative_half_width
+    if width is not None and width > NOISY:
+        yield compared.mark(
+            "too-noisy",
+            f"The time of a step is known to ±{width:.0%} only; make more rounds (--budget), or measure "
+            "when the machine is free.",
+        )
+
+
+def too_few_steps(compared: Compared) -> Iterator[Mark]:
+    """Runs that ended soon after warm-up, or in it."""
+    fewest = min(compared.all_runs, key=lambda run: run.num_kept, default=None)
+    if fewest is not None and fewest.num_kept < FEWEST_STEPS:
+        yield compared.mark(
+            "too-few-steps",
+            f"{fewest.variant} took {fewest.num_steps} steps, of which {fewest.num_kept} came after "
+            f"warm-up, and {FEWEST_STEPS} are needed; let the program train for longer.",
+        )
+    unsettled = [run for run in compared.all_runs if run.num_kept >= FEWEST_STEPS and not run.is_warm_up_over]
+    if unsettled:
+        run = unsettled[0]
+        yield compared.mark(
+            "warm-up-not-over",
+            f"Steps of {run.variant} still changed when the run of {run.num_steps} steps ended; let the "
+            "program train for longer.",
+        )
+
+
+def too_few_rounds(compared: Compared) -> Iterator[Mark]:
+    """Rounds too few for an interval that holds what it says."""
+    rounds = compared.result.num_rounds
+    if rounds and coverage(rounds) < LEVEL:
+        yield compared.mark(
+            "few-rounds",
+            f"{rounds} round{'s' * (rounds > 1)}: an interval over so few has the truth in it "
+            f"{coverage(rounds):.0%} of the time if rounds differ more than steps do, and not {LEVEL:.0%}; "
+            "make 6 or more (--budget).",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    other_device,
+    other_clock_limit,
+    other_examples,
+    other_precision,
+    other_threads,
+    busy,
+    too_noisy,
+    too_few_steps,
+    too_few_rounds,
+)
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
