@@ -140,8 +140,8 @@ def _same(
         Finding(
             cause="same-examples-on-every-rank",
             message=(
-                f"{ranks_text(ranks).capitalize()} trained on {what} of {shared.data} {when}: "
-                "work is done more than once."
+                f"{ranks_text(ranks).capitalize()} trained on {what} of {shared.data} {when}: work is done "
+                "more than once."
             ),
             evidence={
                 "ranks": ranks,

@@ -149,8 +149,8 @@ class PaceWatch:
         far = places[last].step, places[last].is_in_step
         others = [r for r, place in sorted(places.items()) if (place.step, place.is_in_step) > far]
         return self._tell(
-            f"Nothing has moved for {still_s:.0f} s: rank {last} is {places[last]}, "
-            f"{ranks_text(others)} {places[others[0]]}.",
+            f"Nothing has moved for {still_s:.0f} s: rank {last} is {places[last]}, {ranks_text(others)} "
+            f"{places[others[0]]}.",
             {"rank": last, "step": places[last].step, "ahead": others, "seconds": round(still_s)},
         )
 

@@ -72,18 +72,18 @@ class ReplicasWatch:
         )
         if is_norm:
             message = (
-                f"After step {step} the statistics {some(names)} differ between ranks ({since}): "
-                "each rank keeps those of its own examples."
+                f"After step {step} the statistics {some(names)} differ between ranks ({since}): each rank "
+                "keeps those of its own examples."
             )
             fix = (
-                "Synchronise the norm layers (world.replicate of Samestep, SyncBatchNorm on GPUs), "
-                "or use layers without statistics."
+                "Synchronise the norm layers (world.replicate of Samestep, SyncBatchNorm on GPUs), or use "
+                "layers without statistics."
             )
         else:
             where = f", in {some(names)}" if names else ""
             message = (
-                f"After step {step} the replica of {ranks_text(odd)} is not that of {ranks_text(others)}"
-                f"{where}; {since}."
+                f"After step {step} the replica of {ranks_text(odd)} is not that of "
+                f"{ranks_text(others)}{where}; {since}."
             )
             fix = (
                 "Every rank must apply the same gradients to the same weights: look for what only some ranks "
@@ -105,8 +105,8 @@ class ReplicasWatch:
             Finding(
                 cause=cause,
                 message=(
-                    f"Tensor {place} of {model.kind} is {one} on rank {odd} and {other} on rank {rank}: "
-                    "what ranks exchange by position gets into the wrong place."
+                    f"Tensor {place} of {model.kind} is {one} on rank {odd} and {other} on rank {rank}: what "
+                    "ranks exchange by position gets into the wrong place."
                 ),
                 evidence={"ranks": [odd], "step": step, "place": place, "names": [one, other]},
                 fix="Make the parts of the model in an order that is the same in every process: sort sets.",

@@ -118,8 +118,8 @@ def follow(folder: Path, *, every: int = EVERY, on_finding: OnFinding = lambda f
     """Look at ranks that somebody else has started below the probe, until the last of them is gone."""
     if not any(folder.glob("ranks/*/observations*.jsonl")):
         raise RecordError(
-            f"{folder} was to be followed, but no rank has written there; start the ranks with "
-            f"`python -m samestep.probe {folder} --every {every} SCRIPT`, or name a script after `--`."
+            f"{folder} was to be followed, but no rank has written there; start the ranks with `python -m "
+            f"samestep.probe {folder} --every {every} SCRIPT`, or name a script after `--`."
         )
     look = Looking(Online(folder, every=every), on_finding)
     look.look(to_the_end=True)

@@ -106,9 +106,8 @@ class _Verifying:
         if not _is_repeatable(*traces) and _has_one_order(*traces):
             self._base = Experiment(seed=_SEED)
             self._remark(
-                "two runs on one rank differ: the program does not seed its generators; they were seeded "
-                "for it, by "
-                "rank, in all runs below"
+                "two runs on one rank differ: the program does not seed its generators; they were seeded for "
+                "it, by rank, in all runs below"
             )
             return self._reference_again()
         return traces[0], traces[1]
@@ -124,8 +123,7 @@ class _Verifying:
             self._is_repeatable = False
             self._remark(
                 "two runs on one rank differ though they were seeded: what they differ by is taken for "
-                "noise, "
-                "and nothing can be proved"
+                "noise, and nothing can be proved"
             )
         return traces[0], traces[1]
 
@@ -135,9 +133,8 @@ class _Verifying:
             return True
         if first.num_spawned:
             self._remark(
-                f"the program starts {first.num_spawned} processes of its own, which nobody watches; have "
-                "it train in "
-                "the process that is started, as under torchrun"
+                f"the program starts {first.num_spawned} processes of its own, which nobody watches; have it "
+                "train in the process that is started, as under torchrun"
             )
         elif first.end is not None and not first.end.saw_torch:
             self._remark("the program never loaded torch")
@@ -185,9 +182,8 @@ class _Verifying:
             return "different"
         if comparison is not None and comparison.blind_from is not None:
             self._remark(
-                f"on {size} ranks nothing can be told from step {comparison.blind_from} on: another order "
-                "of the "
-                "examples within a batch alone changes gradients by much of their size"
+                f"on {size} ranks nothing can be told from step {comparison.blind_from} on: another order of "
+                "the examples within a batch alone changes gradients by much of their size"
             )
         if comparison is None or not comparison.num_steps:
             self._remark(f"on {size} ranks no step could be compared")
@@ -201,8 +197,7 @@ class _Verifying:
             why = "it draws them at random" if draws else "one rank could not be given the same"
             self._remark(
                 f"on {size} ranks the {first.quantity} of step {first.step} are not those of one rank "
-                f"({why}): "
-                "nothing after that can be compared"
+                f"({why}): nothing after that can be compared"
             )
             return "inconclusive"
         if not self._is_repeatable:

@@ -137,8 +137,7 @@ def epoch_not_set(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(
                     cause="epoch-not-set",
                     message=f"Pass 2 has the examples in the order of pass 1: {loader.sampler} shuffles by "
-                    "the "
-                    "epoch, and nobody tells it.",
+                    "the epoch, and nobody tells it.",
                     evidence={"first_indices": first[:8], "epoch": passes[0].sampler_settings.get("epoch"),
                               "where": loader.where},
                     fix="call sampler.set_epoch(epoch) before each pass over the loader" + _at(loader),
@@ -202,8 +201,8 @@ def coverage(evidence: Evidence, *, evaluation: bool) -> Iterator[Finding]:
                 yield Finding(
                     cause=names[1],
                     message=f"{_purpose(evaluation)} {pass_number} on {evidence.world_size} ranks has "
-                    f"{total} examples and on one rank {one.num_examples}: "
-                    f"{one.num_examples - total} are left out.",
+                    f"{total} examples and on one rank {one.num_examples}: {one.num_examples - total} are "
+                    "left out.",
                     evidence={"examples": total, "reference_examples": one.num_examples,
                               "missing": [str(i) for i in list(missing)[:8]], "drop_last": loader.drop_last,
                               "where": loader.where},
@@ -224,9 +223,8 @@ def _will_pad(evidence: Evidence, loader: Loader) -> Iterator[Finding]:
         yield Finding(
             cause="examples-repeated" if extra > 0 else "examples-dropped",
             message=f"{loader.sampler} makes {total} examples of the {loader.num_examples} in the data set "
-            "on "
-            f"{evidence.world_size} ranks: {abs(extra)} "
-            f"{'come twice' if extra > 0 else 'are left out'} in each pass.",
+            f"on {evidence.world_size} ranks: {abs(extra)} {'come twice' if extra > 0 else 'are left out'} "
+            "in each pass.",
             evidence={"total_size": int(float(total)), "num_examples": loader.num_examples,
                       "where": loader.where},
             fix=_fix(False, repeated=extra > 0) + _at(loader),

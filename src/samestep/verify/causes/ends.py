@@ -18,8 +18,7 @@ def world_ignored(evidence: Evidence) -> Iterator[Finding]:
         "own.",
         evidence={"steps": steps},
         fix="call torch.distributed.init_process_group and wrap the model in DistributedDataParallel, or "
-        "train with "
-        "samestep train",
+        "train with samestep train",
     )
 
 
@@ -51,8 +50,7 @@ def gradients_not_exchanged(evidence: Evidence) -> Iterator[Finding]:
                 + (" for these, though it is for others." if shared else "."),
                 evidence={"step": number, "parameters": own[:8], "exchanged": shared[:8]},
                 fix="call the wrapped model, not model.module, and let its last backward pass of a step "
-                "exchange "
-                "(no_sync only for those before); by hand, all_reduce every gradient",
+                "exchange (no_sync only for those before); by hand, all_reduce every gradient",
             )
             return
 
@@ -88,8 +86,7 @@ def unexplained(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         cause="unexplained-difference",
         message=f"Step {first.step}: {first.quantity} {first.name} is off by {first.size:.2g}, and rounding "
-        "explains "
-        f"{first.tolerance:.2g}. No known cause fits.",
+        f"explains {first.tolerance:.2g}. No known cause fits.",
         evidence={"step": first.step, "quantity": first.quantity, "name": first.name,
                   "reference": first.reference, "candidate": first.candidate},
         fix="look at what happens at this place and is not the same on every number of ranks",

@@ -45,8 +45,8 @@ def clipped_before_exchange(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="clipped-before-exchange",
                 message=f"In step {number} gradients are clipped to {clip.limit:g} before they are "
-                "exchanged: each "
-                f"rank by its own norm ({_listed(norms)}), not by that of the global gradient.",
+                f"exchanged: each rank by its own norm ({_listed(norms)}), not by that of the global "
+                "gradient.",
                 evidence={"step": number, "rank": rank, "limit": clip.limit, "norms": _plain(norms),
                           "where": clip.where},
                 fix="clip after the exchange" + (f" ({clip.where})" if clip.where else ""),
@@ -90,8 +90,7 @@ def clipped_per_rank(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="clipped-per-rank",
             message=f"In step {fit.number} the program changes gradients between backward passes, before "
-            "they are "
-            f"exchanged ({edited[0]}): each rank by what it has itself.",
+            f"they are exchanged ({edited[0]}): each rank by what it has itself.",
             evidence={"step": fit.number, "parameters": edited[:8]},
             fix="clip once, after the exchange in the last backward pass of a step",
         )
@@ -124,8 +123,7 @@ def loss_reduction(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="summed-loss-averaged",
             message=f"In step {fit.number} every gradient is {size} times smaller than on one rank: "
-            f"{summed}the "
-            "exchange divides by the number of ranks.",
+            f"{summed}the exchange divides by the number of ranks.",
             evidence={
                 "step": fit.number,
                 "ratio": ratio,
@@ -138,8 +136,7 @@ def loss_reduction(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="averaged-loss-summed",
             message=f"In step {fit.number} every gradient is {size} times larger than on one rank: each "
-            "rank's loss "
-            "is a mean, and the exchange adds them up.",
+            "rank's loss is a mean, and the exchange adds them up.",
             evidence={"step": fit.number, "ratio": ratio, "where": where},
             fix=f"divide by the number of ranks in the exchange{at}",
         )
@@ -175,8 +172,7 @@ def unequal_weights(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="tokens-averaged-per-rank",
             message=f"In step {fit.number} ranks have {_listed(targets)} tokens or targets that count, and "
-            "the "
-            "mean of each rank and turn counts the same: tokens beside few others count more.",
+            "the mean of each rank and turn counts the same: tokens beside few others count more.",
             evidence={"step": fit.number, "targets": _plain(targets), "a_turn": a_turn[:16], "where": where},
             fix=f"sum the losses and divide by the number of tokens of the whole global batch{at}",
         )
@@ -191,8 +187,7 @@ def unequal_weights(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="tokens-averaged-per-rank",
             message=f"In step {fit.number} the gradients of ranks count the same, though in that of the "
-            "global "
-            f"batch they have the weights {told}: a mean is weighed by something else than examples.",
+            f"global batch they have the weights {told}: a mean is weighed by something else than examples.",
             evidence={"step": fit.number, "weights": [float(share) for share in shares], "where": where},
             fix=f"divide the sum of all ranks' losses by the sum of all ranks' weights{at}",
         )
@@ -255,8 +250,7 @@ def penalty_per_rank(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="penalty-counted-per-rank",
                 message=f"In step {fit.number} gradients are off by {factor:.3g} times {what}: a penalty on "
-                "them is "
-                "counted once a rank.",
+                "them is counted once a rank.",
                 evidence={"step": fit.number, "factor": factor, "shape": what, "where": where},
                 fix="divide the penalty by the number of ranks where gradients are added up, or add it on "
                 "one rank" + (f" ({where})" if where else ""),

@@ -65,8 +65,7 @@ def evaluation(evidence: Evidence) -> Iterator[Finding]:
             message=f"{text}: what ranks found does not add up to what one rank finds.",
             evidence=told | {"examples": counts},
             fix="merge sums that add up (counts, sums, sums of squares), and compute the metric from them; "
-            "means, "
-            f"deviations and ratios do not add up{at}",
+            f"means, deviations and ratios do not add up{at}",
         )
 
 

@@ -66,12 +66,10 @@ def overwritten(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="metric-overwritten",
             message=f"The buffer {name} differs between ranks after step {step}, and the wrap copies the "
-            "first "
-            "rank's over the others' before each forward pass: what they counted is lost.",
+            "first rank's over the others' before each forward pass: what they counted is lost.",
             evidence={"buffer": name, "step": step},
             fix="keep what is counted outside of the wrapped model (or wrap with broadcast_buffers=False), "
-            "and sum "
-            "it over ranks when it is read",
+            "and sum it over ranks when it is read",
         )
         return
 

@@ -23,9 +23,8 @@ def equal_workers(evidence: Evidence) -> Iterator[Finding]:
                         yield Finding(
                             cause="workers-with-equal-seeds",
                             message=f"Workers {worker.worker} and {other.worker} of a loader on rank {rank} "
-                            "begin "
-                            f"with the same state of {used}'s generator and draw from it: their examples get "
-                            "the same random changes.",
+                            f"begin with the same state of {used}'s generator and draw from it: their "
+                            "examples get the same random changes.",
                             evidence={"rank": rank, "workers": [worker.worker, other.worker],
                                       "generator": used, "where": where},
                             fix="seed each worker from torch.initial_seed(), which differs between workers "
@@ -52,8 +51,7 @@ def same_randomness(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="same-randomness-on-every-rank",
                 message=f"Ranks {first.rank} and {other.rank} have the same state of {generator}'s "
-                "generator when "
-                f"{what}: both draw the same random numbers.",
+                f"generator when {what}: both draw the same random numbers.",
                 evidence={"ranks": [first.rank, other.rank], "generator": generator, "where": where},
                 fix="seed the generators by seed + rank once the model is made (or draw by example)"
                 + (f" ({where})" if where else ""),

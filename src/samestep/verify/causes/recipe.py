@@ -31,8 +31,7 @@ def batch_grows(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         cause="batch-grows-with-world",
         message=f"Step {number} trains on {many} examples on {evidence.world_size} ranks and on {one} on "
-        "one: "
-        f"an epoch has {many / one:g} times fewer updates, which is other training.",
+        f"one: an epoch has {many / one:g} times fewer updates, which is other training.",
         evidence={"examples": many, "reference_examples": one, "step": number,
                   "where": loader.where if loader is not None else ""},
         fix=f"divide the batch size by the number of ranks{where}",
@@ -54,9 +53,8 @@ def schedule_per_rank(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(
                     cause="schedule-stepped-per-rank",
                     message=f"Before step {number} the schedule was stepped {row.num_scheduler_steps} times "
-                    "on "
-                    f"{evidence.world_size} ranks and {one.num_scheduler_steps} times on one: the learning "
-                    "rate runs ahead.",
+                    f"on {evidence.world_size} ranks and {one.num_scheduler_steps} times on one: the "
+                    "learning rate runs ahead.",
                     evidence={"step": number, "rank": rank, "scheduler_steps": row.num_scheduler_steps,
                               "reference_scheduler_steps": one.num_scheduler_steps, "lr": list(row.lr),
                               "reference_lr": list(one.lr)},
@@ -93,8 +91,7 @@ def rate_depends_on_world(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding(
                     cause="rate-depends-on-world",
                     message=f"In step {number} the {what} is {y:g} on {evidence.world_size} ranks and {x:g} "
-                    "on "
-                    f"one{times}.",
+                    f"on one{times}.",
                     evidence={"step": number, "rank": rank, "candidate": y, "reference": x, "what": what},
                     fix=f"keep the {what} the same on any number of ranks while the global batch is the same",
                 )

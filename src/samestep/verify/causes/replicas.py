@@ -109,8 +109,7 @@ def start_different(evidence: Evidence) -> Iterator[Finding]:
             "equal.",
             evidence=told,
             fix="broadcast parameters and buffers from rank 0 once the model is made, or seed the ranks "
-            "alike "
-            "before it is made",
+            "alike before it is made",
         )
 
 
@@ -220,8 +219,8 @@ def average_on_one_rank(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="average-updated-on-one-rank",
                 message=f"After step {number - 1}, {kind} is evaluated with weights that differ between "
-                "ranks, "
-                "though those that are trained do not: an average of them is updated on some ranks only.",
+                "ranks, though those that are trained do not: an average of them is updated on some ranks "
+                "only.",
                 evidence={"step": number - 1, "model": kind, "ranks": [r for r, p in prints.items() if p]},
                 fix="update averages on every rank (they stay equal by themselves), or use them on one only",
             )
