@@ -19,8 +19,8 @@ from samestep.verify.comparison import (
     differing_states,
     values,
 )
+from samestep.verify.replay import replayed_batches
 from samestep.verify.rounding import DRAWS, relative_error, unit_roundoff
-from samestep.verify.trace import replayed_batches
 
 LENGTH = 8
 """Examples in a global batch: the terms of each sum."""

@@ -30,7 +30,8 @@ from samestep.observed import (
     Trouble,
     Worker,
 )
-from samestep.verify.trace import Merged, RankStep, Taken, replayed_batches
+from samestep.verify.replay import replayed_batches
+from samestep.verify.trace import Merged, RankStep, Taken
 
 LOSS_FUNCTION = row(Model, model=1, kind="MSELoss", tensors=())
 

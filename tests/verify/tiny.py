@@ -16,8 +16,9 @@ from sharing import contiguous, shuffled
 from samestep.experiment import Experiment
 from samestep.verify.comparison import compare
 from samestep.verify.evidence import Evidence, Pair
+from samestep.verify.replay import replayed_batches
 from samestep.verify.runner import Run
-from samestep.verify.trace import Trace, replayed_batches
+from samestep.verify.trace import Trace
 
 
 @dataclass(kw_only=True)

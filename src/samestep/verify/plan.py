@@ -14,8 +14,9 @@ from samestep.verify.causes import judged
 from samestep.verify.causes.metrics import is_of_evaluation
 from samestep.verify.comparison import QUANTITIES, Comparison, Difference, Mark, Quantity, compare
 from samestep.verify.evidence import Evidence, Pair
+from samestep.verify.replay import replayed_batches
 from samestep.verify.runner import Run, Runner
-from samestep.verify.trace import Trace, replayed_batches
+from samestep.verify.trace import Trace
 
 Verdict = Literal["same", "equal", "different", "inconclusive"]
 _SEED = 20_240_229

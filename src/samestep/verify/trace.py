@@ -7,11 +7,9 @@ It judges nothing.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from samestep.experiment import Batches, pass_key
 from samestep.observations import Observations
 from samestep.observed import (
     Batch,
@@ -42,39 +40,10 @@ from samestep.observed import (
     Worker,
 )
 from samestep.verify.feeding import Feeding
+from samestep.verify.translation import Dictionary, translated
 
 Examples = Counter[tuple[int, int] | str]
 """Examples of a step with how often each is in it: loader and index, or the print of a row of inputs."""
-
-
-class Dictionary:
-    """Which print belongs to which index of a data set, as far as it was seen."""
-
-    def __init__(self) -> None:
-        self._prints: dict[int, str] = {}
-        self._indices: dict[str, set[int]] = defaultdict(set)
-
-    def learn(self, batch: Batch) -> None:
-        if batch.indices is not None and len(batch.indices) == len(batch.examples):
-            for index, name in zip(batch.indices, batch.examples, strict=True):
-                self._prints.setdefault(index, name)
-                self._indices[name].add(index)
-
-    def agrees(self, batch: Batch) -> bool:
-        """Whether a batch's examples are those that its indices had here, or others that were not seen."""
-        return (
-            batch.indices is not None
-            and len(batch.indices) == len(batch.examples)
-            and all(
-                self._prints.get(i, name) == name
-                for i, name in zip(batch.indices, batch.examples, strict=True)
-            )
-        )
-
-    def indices(self, names: Iterable[str]) -> tuple[int, ...] | None:
-        """The indices of prints that belong to one each; None if any does not."""
-        found = [self._indices.get(name, set()) for name in names]
-        return tuple(next(iter(one)) for one in found) if found and all(len(o) == 1 for o in found) else None
 
 
 class Taken(NamedTuple):
@@ -294,8 +263,7 @@ class Trace:
 
     def __init__(self, observations: Observations, reference: "Trace | None" = None) -> None:
         self.ranks = {
-            rank: RankTrace(rank, _translated(observations.rows(rank), reference))
-            for rank in observations.ranks
+            rank: RankTrace(rank, _rows(observations, rank, reference)) for rank in observations.ranks
         }
         self.first = self.ranks[min(self.ranks)]
         self._known = reference.dictionaries if reference is not None else {}
@@ -431,35 +399,6 @@ class Trace:
         return {key: Merged.of(many) for key, many in parts.items()}
 
 
-def _translated(rows: Iterable[Row], reference: Trace | None) -> Iterator[Row]:
-    """Rows whose batches have the reference's indices: an example is known by its print.
-
-    Indices are those of a rank's own data set, which may be a part of the whole, and a rank may keep a part
-    of what its sampler drew. What the reference has not seen keeps its index if data sets are of one length.
-    """
-    lengths: dict[int, bool] = {}
-    for row in rows:
-        if reference is not None:
-            theirs = reference.first.loaders
-            if isinstance(row, Loader) and row.loader in theirs:
-                lengths[row.loader] = theirs[row.loader].num_examples == row.num_examples
-            elif isinstance(row, Batch) and row.loader in lengths:
-                row = _in_terms_of(reference.dictionaries[row.loader], row, lengths[row.loader])
-            elif isinstance(row, PassEnd) and not lengths.get(row.loader, True):
-                row = replace(row, multiset=None)
-        yield row
-
-
-def _in_terms_of(known: "Dictionary", batch: Batch, is_of_one_length: bool) -> Batch:
-    if known.agrees(batch) and is_of_one_length:
-        return batch
-    indices = known.indices(batch.examples)
-    if indices is not None:
-        return replace(batch, indices=indices)
-    is_whole = batch.indices is not None and len(batch.indices) == len(batch.examples)
-    return batch if is_of_one_length and (is_whole or not batch.examples) else replace(batch, indices=None)
-
-
 def _from_batches(step: RankStep, known: Mapping[int, Dictionary]) -> Examples:
     """The examples of a rank's batches: of those that it loaded, the ones that its models were given."""
     if len(step.batches) == 1 and not step.batches[0].examples:
@@ -486,28 +425,6 @@ def _from_batches(step: RankStep, known: Mapping[int, Dictionary]) -> Examples:
     return found
 
 
-def replayed_batches(candidate: Trace, reference: Trace, *, is_reversed: bool = False) -> Batches:
-    """The candidate's global batches, as the batches that one rank is to be given in their place.
-
-    A step keeps its examples. It is cut into as many batches as the reference takes in that step, so that
-    a program that accumulates less on more ranks is given what it expects on one.
-    """
-    found: dict[str, list[tuple[int, ...]]] = defaultdict(list)
-    for number in range(1, candidate.num_full + 1):
-        taken = candidate.taken(number)
-        if taken is None:
-            return {}
-        theirs = reference.first.steps.get(number)
-        num_batches = len(theirs.batches) if theirs is not None and theirs.batches else len(taken[0])
-        if all(len(parts) == num_batches for parts in taken):
-            groups = [[parts[j] for parts in taken] for j in range(num_batches)]
-        else:
-            flat = [Taken(t.loader, t.number, (i,)) for parts in taken for t in parts for i in t.indices]
-            bounds = [len(flat) * j // max(1, num_batches) for j in range(num_batches + 1)]
-            groups = [flat[start:stop] for start, stop in pairwise(bounds)]
-        for group in groups:
-            indices = tuple(index for part in group for index in part.indices)
-            if indices:
-                key = pass_key(group[0].loader, group[0].number)
-                found[key].append(indices[::-1] if is_reversed else indices)
-    return {key: tuple(batches) for key, batches in found.items()}
+def _rows(observations: Observations, rank: int, reference: Trace | None) -> Iterator[Row]:
+    rows = observations.rows(rank)
+    return rows if reference is None else translated(rows, reference.first.loaders, reference.dictionaries)
