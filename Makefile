@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check bench docs lock clean
+.PHONY: setup demo test check bench bench-advise docs lock clean
 
 setup: $(READY)
 
@@ -20,7 +20,8 @@ demo: setup
 	$(BIN)/samestep demo
 
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not quiet' --cov --cov-report=
+	$(BIN)/pytest -m quiet --cov --cov-append --cov-report=term:skip-covered
 
 check: setup
 	$(BIN)/ruff check .
@@ -30,6 +31,12 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# SCALING is a table of public scaling series
+SCALING ?= ../shared/data/scaling.csv
+
+bench-advise: setup
+	$(BIN)/python -m benchmarks.advise $(SCALING)
 
 docs: setup
 	$(BIN)/pytest tests/test_docs.py

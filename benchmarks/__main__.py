@@ -13,10 +13,19 @@ import torch
 from rich.console import Console
 
 import samestep
-from benchmarks import bitwise, ddp, faults, order, step, watch
+from benchmarks import bitwise, ddp, faults, order, scaling, step, timing, watch
 from benchmarks.rows import table
 
-_ALL = {"step": step, "ddp": ddp, "bitwise": bitwise, "order": order, "watch": watch, "faults": faults}
+_ALL = {
+    "step": step,
+    "ddp": ddp,
+    "bitwise": bitwise,
+    "order": order,
+    "watch": watch,
+    "timing": timing,
+    "scaling": scaling,
+    "faults": faults,
+}
 _LONG = ("faults",)
 
 

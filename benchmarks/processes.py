@@ -3,7 +3,8 @@
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -58,3 +59,37 @@ def _answer(
 ) -> None:
     os.environ.update(environment)
     pipe.send(function(*arguments))
+
+
+class Turns:
+    """A program in a process of its own, which takes steps when it is asked to and waits in between.
+
+    `function(*arguments)` makes it there: an endless iterator that takes one step at a time.
+    """
+
+    def __init__(self, function: Callable[..., Iterator[object]], *arguments: Any) -> None:
+        self._pipe, theirs = _context.Pipe()
+        self._process = _context.Process(target=_take_turns, args=(theirs, function, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def take(self, num_steps: int) -> tuple[float, float]:
+        """Seconds a step, by the clock and by the processor."""
+        self._pipe.send(num_steps)
+        wall, processor = self._pipe.recv()
+        return wall / num_steps, processor / num_steps
+
+    def close(self) -> None:
+        self._pipe.send(0)
+        self._process.join()
+
+
+def _take_turns(
+    pipe: Connection, function: Callable[..., Iterator[object]], arguments: tuple[Any, ...]
+) -> None:
+    program = function(*arguments)
+    while num_steps := pipe.recv():
+        began = time.perf_counter(), time.process_time()
+        for _ in range(num_steps):
+            next(program)
+        pipe.send((time.perf_counter() - began[0], time.process_time() - began[1]))

@@ -46,7 +46,7 @@ def run(*, quick: bool) -> list[Row]:
     ):
         programs = [trainings.plain(make, data, batch_size) for _ in range(2)]
         num_rounds = 2 if quick else 24 if num_turns > 2 else 12
-        wall, processor = _compare(
+        wall, processor = compare(
             watching, *programs, num_rounds=num_rounds, num_turns=1 if quick else num_turns
         )
         part = processor.throughput()
@@ -63,7 +63,7 @@ def _whole(steps_in_full: int, writer: ObservationWriter) -> Installation:
     return Installation(writer, steps_in_full)
 
 
-def _compare(
+def compare(
     watching: Watching | None,
     ours: Iterator[None],
     theirs: Iterator[None],

@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["step", "ddp", "bitwise", "order", "watch"])
+@pytest.mark.parametrize("name", ["step", "ddp", "bitwise", "order", "watch", "timing", "scaling"])
 def test_a_quick_run_prints_its_table_and_writes_its_figures(name: str, tmp_path: Path) -> None:
     done = run(name, "--quick", "--json", str(tmp_path / "figures.json"))
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ def launched(monkeypatch):
     """Stand in for the launcher: notes each job, and writes a record of five steps as a run would."""
     jobs = []
 
-    def launch(job, *, gpus, out, port, threads, stall_after_s, on_tick):
+    def launch(job, *, gpus, out, port, seat, threads, stall_after_s, on_tick):
         jobs.append((job, gpus.most, out))
         launch.limits, launch.threads = gpus, threads
         gpus = gpus.most

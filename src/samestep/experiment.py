@@ -17,6 +17,11 @@ Batches = Mapping[str, tuple[tuple[int, ...], ...]]
 """The batches of passes over loaders, by `pass_key`; each batch is the indices of its examples."""
 
 
+def share_of(batch_size: int, rank: int, world_size: int) -> int:
+    """The examples of a global batch that a rank has; those of all ranks add up to it."""
+    return batch_size * (rank + 1) // world_size - batch_size * rank // world_size
+
+
 def pass_key(loader: int, number: int, rank: int | None = None) -> str:
     """How a pass over a loader is named, on all ranks or on one; counted as in `Batch` rows."""
     return f"{loader}/{number}" + ("" if rank is None else f"@{rank}")
@@ -32,6 +37,12 @@ class Experiment:
     `are_examples_seeded`: the generators are seeded by an example's index while it is fetched.
     `batches`: a pass that is named hands out these batches instead of its sampler's, and ends after them.
     `lengths`: a loader made at the line (`Loader.where`) says that it has this many batches.
+    `is_exchange_off`: nothing is exchanged between ranks in training steps; each goes on with what it has.
+    `is_data_cached`: a loader hands out its first few batches again and again, as many as it would have.
+    `are_norms_local`: layers that take statistics over all ranks take them over their own rank's batch.
+    `batch_size`: global; the batches of each rank have its share of so many examples.
+    `loaders`: lines (`Loader.where`) of the loaders that `is_data_cached` and `batch_size` are meant for; all
+    if none is named.
     """
 
     seed: int | None = None
@@ -40,17 +51,30 @@ class Experiment:
     are_examples_seeded: bool = False
     batches: Batches = field(default_factory=dict)
     lengths: Mapping[str, int] = field(default_factory=dict)
+    is_exchange_off: bool = False
+    is_data_cached: bool = False
+    are_norms_local: bool = False
+    batch_size: int | None = None
+    loaders: tuple[str, ...] = ()
 
     @property
     def is_any(self) -> bool:
         """Whether anything is changed at all."""
         return self != Experiment()
 
-    def on_rank(self, rank: int) -> "Experiment":
-        """The same, with batches that are meant for one rank as if for all, and without those for others."""
+    def is_meant(self, loader: str) -> bool:
+        """Whether what is changed in loaders is meant for the one made at the line."""
+        return not self.loaders or loader in self.loaders
+
+    def on_rank(self, rank: int, world_size: int = 1) -> "Experiment":
+        """The same, with batches that are meant for one rank as if for all, and without those for others.
+
+        `batch_size` is then the rank's share.
+        """
         own = {key.partition("@")[0]: many for key, many in self.batches.items() if key.endswith(f"@{rank}")}
         shared = {key: many for key, many in self.batches.items() if "@" not in key}
-        return dataclasses.replace(self, batches=shared | own)
+        share = None if self.batch_size is None else share_of(self.batch_size, rank, world_size)
+        return dataclasses.replace(self, batches=shared | own, batch_size=share)
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)) + "\n", encoding="utf-8")
@@ -60,7 +84,8 @@ class Experiment:
         try:
             values: dict[str, Any] = json.loads(path.read_bytes())
             batches = {key: tuple(tuple(b) for b in many) for key, many in values.pop("batches").items()}
-            return cls(**values, batches=batches)
+            loaders = tuple(values.pop("loaders", ()))
+            return cls(**values, batches=batches, loaders=loaders)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordError(
                 f"{path} was to be read as an experiment, and is none ({error}); "

@@ -42,6 +42,7 @@ _KEPT_FREE = 2**16
 
 Kind = TypeVar("Kind")
 
+_JSON = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -233,7 +234,13 @@ def encode(row: Row) -> str:
     values = {"row": type(row).__name__} | {
         field.name: getattr(row, field.name) for field in dataclasses.fields(row)
     }
-    return json.dumps(_plain(values), allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
+    try:
+        line = _JSON.encode(values)
+        line.encode()
+    except (TypeError, ValueError):
+        # something that JSON lacks; most rows have nothing of the kind, and need not be gone through
+        line = _JSON.encode(_plain(values))
+    return line + "\n"
 
 
 def decode(line: bytes) -> Row | None:

@@ -101,6 +101,7 @@ class Loader:
     where: str = ""
     num_drawn: int | None = None
     contents: str = ""
+    is_pinned: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,12 +275,23 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What one backward pass of several left where there was no gradient; `sample` is a shorter one."""
+
+    backward: int
+    mean: float
+    rms: float
+    sample: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gradient:
     """The gradient of a parameter, `local` as the last backward pass left it before any exchange, or
     `applied` as the optimizer found it; the summary is None where there was no gradient.
 
     `num_backward` counts the backward passes that reached the parameter in this step, and `num_edits` those
-    between which something else changed its gradient.
+    between which something else changed its gradient. `parts` has them one by one, at the stage `local`, if
+    there were several and somebody took the gradient away before each, as shards of one step have theirs.
     """
 
     step: int
@@ -289,6 +301,7 @@ class Gradient:
     num_backward: int
     summary: Summary | None
     num_edits: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -414,7 +427,9 @@ class Timing:
     """A block of steps and the time that it took, on the host's clock, with the device waited for at its end.
 
     `step_s` are the steps one by one, without waiting; `phases_s` adds up to `seconds`. `cpu_s` is the time
-    of all threads of the process.
+    of all threads of the process. `began_s` is by the monotonic clock, which ranks of one machine share.
+    `losses` has one number a step: the mean of the scalars that backward was called on, None if there were
+    none. `num_waits` counts calls that wait for a device where there is one, on a CPU too.
     """
 
     first_step: int
@@ -426,6 +441,27 @@ class Timing:
     cpu_s: float
     rss_bytes: int
     device_bytes: int
+    began_s: float = 0.0
+    losses: tuple[float | None, ...] = ()
+    num_waits: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A phase of one step, in order, of the few steps that are told in such detail; `began_s` as above."""
+
+    step: int
+    phase: str
+    began_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class First:
+    """The first step ended `seconds` after the process began; one that was forked began with the fork."""
+
+    seconds: float
+    is_cold: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -484,7 +520,7 @@ class End:
 
 Row = (
     Start | Machine | Group | Loader | Pass | PassEnd | Batch | Worker | Model | Call | Statistic | Criterion
-    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Timing | Said | Spawn
-    | Trouble | End
+    | Loss | Gradient | State | Replica | Evaluated | RandomState | Optimizer | Step | Timing | Span | First
+    | Said | Spawn | Trouble | End
 )  # fmt: skip
 ROWS: dict[str, type[Row]] = {kind.__name__: kind for kind in Row.__args__}

@@ -73,10 +73,12 @@ def main() -> int:
 
 
 def _know_the_machine() -> None:
-    """Say in the environment that all ranks are on this machine; their agents call themselves a node each."""
-    os.environ["LOCAL_RANK"] = os.environ.get("RANK", "0")
-    os.environ["LOCAL_WORLD_SIZE"] = os.environ.get("WORLD_SIZE", "1")
-    os.environ |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    """Say in the environment which ranks are on this machine; their agents call themselves a node each."""
+    env = os.environ
+    node, _, num_nodes = env.get("SAMESTEP_SEAT", "0/1").partition("/")
+    env["LOCAL_RANK"] = env.get("SAMESTEP_LOCAL_RANK", env.get("RANK", "0"))
+    env["LOCAL_WORLD_SIZE"] = env.get("SAMESTEP_LOCAL_SIZE", env.get("WORLD_SIZE", "1"))
+    env |= {"GROUP_RANK": node, "GROUP_WORLD_SIZE": num_nodes}
 
 
 def _do(job: Job, folder: Path, rank: int) -> None:

@@ -1,8 +1,7 @@
 """World: who I am among the ranks, and what ranks can do together.
 
-Sole reader of the launcher's environment variables and sole caller of `torch.distributed`. Knows nothing
-of models, data or training. Over one rank every collective is the identity and no process group exists;
-callers never ask for the size to find that out.
+Sole caller of `torch.distributed`. Knows nothing of models, data or training. Over one rank every collective
+is the identity and no process group exists; callers never ask for the size to find that out.
 """
 
 import math
@@ -21,6 +20,7 @@ from samestep import phase
 from samestep.device import backend_of, device_of
 from samestep.errors import LaunchError, SamestepError
 from samestep.findings import Finding
+from samestep.launcher import seat_in, whole
 
 DEFAULT_SHARDS = 8
 
@@ -288,23 +288,19 @@ class Place:
 
 
 def place_in(env: Mapping[str, str]) -> Place:
-    """The place that torchrun's variables give; a process that nobody launched is a world of one."""
+    """The place that the launcher's variables give; a process that nobody launched is a world of one."""
     is_bitwise = env.get("SAMESTEP_MODE") == "bitwise"
-    shards = _whole(env, "SAMESTEP_SHARDS", DEFAULT_SHARDS) if is_bitwise else None
+    shards = whole(env, "SAMESTEP_SHARDS", DEFAULT_SHARDS) if is_bitwise else None
     allow_drift = env.get("SAMESTEP_ALLOW_DRIFT") == "1"
-    if "RANK" not in env and "WORLD_SIZE" not in env:
+    seat = seat_in(env)
+    if seat is None:
         return Place(shards=shards, allow_drift=allow_drift)
-    rank, size = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
-    if not 0 <= rank < size:
-        raise LaunchError(
-            f"RANK is {rank} and WORLD_SIZE is {size} in the environment; the rank must be below the size."
-        )
     return Place(
-        rank=rank,
-        size=size,
-        local_rank=_whole(env, "LOCAL_RANK", rank),
-        local_size=_whole(env, "LOCAL_WORLD_SIZE", size),
-        launcher="torchrun" if "TORCHELASTIC_RUN_ID" in env else "environment",
+        rank=seat.index,
+        size=seat.count,
+        local_rank=seat.local_index,
+        local_size=seat.local_count,
+        launcher=seat.launcher,
         shards=shards,
         allow_drift=allow_drift,
     )
@@ -315,11 +311,11 @@ def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
     place = place_in(os.environ)
     device = device_of(place.local_rank, place.local_size)
     if place.size > 1 and not dist.is_initialized():
-        for name in ("MASTER_ADDR", "MASTER_PORT"):
-            if name not in os.environ:
-                raise LaunchError(
-                    f"WORLD_SIZE is {place.size} but {name} is not set; start the ranks with torchrun."
-                )
+        seat = seat_in(os.environ)
+        assert seat is not None
+        seat.check_meeting()
+        for name, value in seat.as_torchrun_says().items():
+            os.environ.setdefault(name, value)
         try:
             with phase.waiting():
                 dist.init_process_group(backend_of(device), timeout=timedelta(seconds=timeout_s))
@@ -328,16 +324,6 @@ def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
             reason = str(error).partition("\n")[0]
             raise LaunchError(f"The {place.size} ranks could not meet at {address}: {reason}") from error
     return place, device
-
-
-def _whole(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise LaunchError(
-            f"{name} is {text!r} in the environment; the launcher must set it to a whole number."
-        ) from None
 
 
 def _real(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from samestep.launch.limits import Limits
 
 def meet(stores, limits):
     """The (rank, size) that each member gets, and the seconds that it took."""
-    return meet_again([Meeting(store, limits) for store in stores])
+    return meet_again([Meeting(store, limits, number=number) for number, store in enumerate(stores)])
 
 
 def meet_again(meetings):
@@ -52,7 +52,7 @@ def test_those_that_are_left_meet_at_once():
     assert sorted(met.values()) == [(0, 2), (1, 2)]
     server.add(LOST, 1)
     with pytest.raises(RendezvousClosedError):
-        Meeting(stores[0], limits).next_rendezvous()
+        Meeting(stores[0], limits, number=0).next_rendezvous()
 
 
 class Tomorrow(datetime):
@@ -67,7 +67,8 @@ def test_a_clock_that_jumps_makes_nobody_lose_another(monkeypatch, is_kept):
         monkeypatch.setattr(meeting, "_FOR_EVER_S", 15)
     server = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
     limits = Limits(most=2, restarts=1)
-    first, second = (Meeting(TCPStore(HERE, server.port, is_master=False), limits) for _ in range(2))
+    stores = [TCPStore(HERE, server.port, is_master=False) for _ in range(2)]
+    first, second = (Meeting(store, limits, number=number) for number, store in enumerate(stores))
     met, _ = meet_again([first, second])
     assert sorted(met.values()) == [(0, 2), (1, 2)]
     monkeypatch.setattr(meeting.dynamic_rendezvous, "datetime", Tomorrow)

@@ -43,6 +43,8 @@ class Job:
     drawn: object = None
     """Number of GPUs → examples of a pass over all ranks."""
     host: dict = field(default_factory=dict)
+    looks: dict = field(default_factory=dict)
+    """By number of ranks."""
     failing: tuple = ()
     """Names of variants."""
 
@@ -75,7 +77,8 @@ class Job:
             )
         step = self.steps(variant, number)
         world = variant.gpus
-        loading = {"num_workers": 0, "num_examples": 10_000, "num_drawn": 10_000} | self.loading
+        loading = {"num_workers": 0, "num_examples": 10_000} | self.loading
+        loading.setdefault("num_drawn", loading["num_examples"])
         if self.drawn is not None:
             loading["num_drawn"] = self.drawn(world)
         facts = Facts(
@@ -114,7 +117,7 @@ class Job:
 
     def result(self, worlds=(1, 2, 4), batches=(32,), rounds=6, **more):
         sweep = Sweep(worlds=tuple(worlds), batches=tuple(batches), **more)
-        return judge(sweep, self.runs(sweep, rounds), has_norms=bool(self.norms_s))
+        return judge(sweep, self.runs(sweep, rounds), has_norms=bool(self.norms_s), looks=self.looks)
 
     def causes(self, **more):
         return [finding.cause for finding in self.result(**more).findings]

@@ -7,6 +7,7 @@ from synthetic import Job
 
 from samestep.scale.causes import CAUSES, RULES
 from samestep.scale.evidence import told_bytes, told_s
+from samestep.scale.looks import Look
 
 GPU = {
     "devices": ("cuda A",),
@@ -14,6 +15,10 @@ GPU = {
     2: {"devices": ("cuda A",) * 2},
     4: {"devices": ("cuda A",) * 4},
 }
+
+
+def look(size, **seen):
+    return Look(world_size=size, status="cut", num_steps=16, **seen)
 
 
 def told(job, cause, **more):
@@ -194,9 +199,50 @@ class TestDuplicatedWork:
     def test_nobody_counted(self):
         assert Job(drawn=lambda gpus: None).causes() == []
 
+    def test_ranks_that_have_the_same_examples_in_a_step(self):
+        looks = {size: look(size, repeats=float(size)) for size in (1, 2, 4)}
+        finding = told(Job(looks=looks), "duplicated-work")
+        assert "each one of a step is in it 2 times" in finding.message
+
+    def test_a_sampler_that_repeats_examples_on_one_rank_too(self):
+        assert Job(looks={size: look(size, repeats=2.0) for size in (1, 2, 4)}).causes() == []
+
     def test_it_is_told_before_what_costs_more(self):
-        job = Job(drawn=lambda gpus: 10_000 * gpus, exchange_s=0.1)
-        assert job.causes() == ["duplicated-work", "exchange-bound"]
+        drawn = {1: 10_000, 2: 10_000, 4: 40_000}.get
+        assert Job(drawn=drawn, exchange_s=0.1).causes() == ["duplicated-work", "exchange-bound"]
+
+
+class TestDoubt:
+    def test_times_of_a_busy_machine_are_doubted(self):
+        busy = told(Job(exchange_s=0.02, host={"other_cores": 2.0}), "exchange-bound").message
+        assert busy.endswith("measure again when it is free.")
+        assert "busy" not in told(Job(exchange_s=0.02), "exchange-bound").message
+
+    def test_what_is_wrong_whatever_it_costs_is_not(self):
+        job = Job(drawn=lambda gpus: 10_000 * gpus, host={"other_cores": 2.0})
+        assert "busy" not in told(job, "duplicated-work").message
+
+
+class TestUnsynchronisedClock:
+    def test_a_clock_in_every_step_of_a_gpu(self):
+        looks = {size: look(size, device="cuda:0", num_seen=16, num_clock_steps=15) for size in (1, 2)}
+        finding = told(Job(looks=looks), "unsynchronised-clock")
+        assert "in 15 of 16 steps and does not wait for cuda:0" in finding.message
+
+    def test_values_that_are_read_in_every_step_wait_for_the_device(self):
+        looks = {size: look(size, device="cuda:0", num_seen=16, num_clock_steps=15) for size in (1, 2)}
+        assert Job(looks=looks, facts={"waits_per_step": 1.0}).causes(worlds=(1, 2)) == []
+
+    @pytest.mark.parametrize(
+        "seen",
+        [
+            {"device": "cpu", "num_seen": 16, "num_clock_steps": 16},
+            {"device": "cuda:0", "num_seen": 16, "num_clock_steps": 1},
+            {"device": "cuda:0"},
+        ],
+    )
+    def test_a_cpu_is_never_behind_and_now_and_then_is_no_matter(self, seen):
+        assert Job(looks={size: look(size, **seen) for size in (1, 2)}).causes() == []
 
 
 class TestDataParallel:

@@ -7,7 +7,7 @@ import pytest
 from timing_rows import blocks, loader, machine, model
 
 from samestep.observations import FORMAT, MOST_BYTES, Observations, ObservationWriter, observations_path
-from samestep.observed import VERSION, Start, Wrap
+from samestep.observed import VERSION, First, Start, Wrap
 from samestep.scale.facts import facts, finished
 from samestep.scale.runs import Host, line_of, read_lines
 from samestep.scale.timing import run_times
@@ -138,3 +138,43 @@ class TestFinished:
         observations = write(tmp_path, {0: [], 1: []})
         run = finished(observations, VARIANT, 1, status="failed", seconds=5.0, reason="out of memory")
         assert (run.is_measured, run.reason) == (False, "out of memory")
+
+
+class TestStart:
+    TIMES = (0.5, *(0.1,) * 40)
+
+    def found(self, tmp_path, *seconds, is_cold=True, **more):
+        rows = {
+            rank: [machine(), First(seconds=each, is_cold=is_cold), *blocks(self.TIMES, length=1)]
+            for rank, each in enumerate(seconds)
+        }
+        return finished(
+            write(tmp_path, rows),
+            Variant(gpus=len(rows), batch_size=8, kind="full"),
+            1,
+            status="cut",
+            seconds=1.0,
+            **more,
+        )
+
+    def test_it_lasts_until_the_first_step_of_the_rank_that_took_longest(self, tmp_path):
+        found = self.found(tmp_path, 3.0, 4.0).facts
+        assert found.start_s == pytest.approx(3.5)
+        # beyond five steps, which warm-up is found in
+        assert found.warm_up_s == pytest.approx(0.4)
+
+    def test_forked_processes_tell_nothing_of_it(self, tmp_path):
+        assert self.found(tmp_path, 3.0, is_cold=False).facts.start_s is None
+
+    def test_a_task_tells_the_length_of_its_epoch(self, tmp_path):
+        assert self.found(tmp_path / "a", 3.0).facts.steps_per_epoch is None
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "record.json").write_text('{"steps_per_epoch": 24}')
+        assert self.found(tmp_path / "b", 3.0).facts.steps_per_epoch == 24
+
+    def test_the_loader_is_the_one_that_was_seen_to_be_trained_on(self, tmp_path):
+        small, large = loader(num_examples=10), loader(loader=1, num_examples=1000, where="train.py:11")
+        rows = [machine(), small, large, *blocks(self.TIMES, length=1)]
+        times = run_times({0: rows})
+        assert facts({0: rows}, times, lines=["train.py:10"]).loading.num_examples == 10
+        assert facts({0: rows}, times).loading.num_examples == 1000

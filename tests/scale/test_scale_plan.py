@@ -1,6 +1,7 @@
 """Which runs, in which order, until when."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -131,10 +132,34 @@ class TestDecide:
         assert decision.is_over and "1000 s is used up" in decision.reason
 
     def test_a_round_that_does_not_fit_is_not_begun(self):
-        plan = self.plan(1)
+        plan = self.plan(3)
         decision = plan.decide(WIDE, 1001.0 - plan.round_s)
         assert decision.is_over and "a round takes" in decision.reason
         assert not plan.decide(WIDE, 999.0 - plan.round_s).is_over
+
+    def test_while_rounds_are_few_the_next_is_begun_as_long_as_there_is_time(self):
+        plan = self.plan(2)
+        assert not plan.decide(WIDE, 999.0).is_over
+        assert plan.decide(WIDE, 1001.0).is_over
+
+    def test_rounds_that_are_made_anyway_and_rounds_at_most(self):
+        anyway = replace(SWEEP, fewest_rounds=2)
+        runs = Job().runs(SWEEP, rounds=2)
+        assert not Plan(anyway, runs[:-1]).decide(WIDE, 10_000.0).is_over
+        assert Plan(anyway, runs).decide(WIDE, 10_000.0).is_over
+        most = Plan(replace(anyway, most_rounds=1), runs[: len(runs) // 2]).decide(WIDE, 0.0)
+        assert most.is_over and "asked for, 1 round, are made" in most.reason
+
+    def test_how_long_it_still_takes(self):
+        runs = Job().runs(SWEEP, rounds=3)
+        assert Plan(SWEEP, []).remaining_s({}, 0.0) is None
+        plan = Plan(SWEEP, runs[: len(runs) // 3])
+        # rounds until it may be precise, and those that an interval 1.4 times too wide needs
+        assert plan.remaining_s(WIDE, 0.0) == pytest.approx(2 * plan.round_s)
+        whole = Plan(SWEEP, runs)
+        twice = dict.fromkeys(WIDE, SWEEP.precision * 1.4)
+        assert whole.remaining_s(twice, 0.0) == pytest.approx(3 * whole.round_s)
+        assert whole.remaining_s(twice, 995.0) == pytest.approx(whole.round_s)
 
     def test_a_round_that_was_begun_is_ended(self):
         sweep = SWEEP

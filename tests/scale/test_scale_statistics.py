@@ -15,7 +15,7 @@ from samestep.scale.statistics import (
     Blocks,
     Bootstrap,
     Interval,
-    coverage,
+    _student,
     interval,
     median,
     on_ticks,
@@ -167,16 +167,49 @@ class TestInterval:
         assert Interval(low=low, high=high).has_zero is has
 
 
-class TestCoverage:
-    def test_six_rounds_are_enough_and_five_are_not(self):
-        assert coverage(5) < LEVEL < coverage(6)
-        assert (coverage(0), coverage(1), coverage(2)) == (0.0, 0.0, 0.5)
+class TestFewRounds:
+    @staticmethod
+    def held(num_rounds, *, usual, trials=400):
+        """How often an interval of 95 % has the truth in it; with `usual`, what others tell is known."""
+        rng, hits = np.random.default_rng(num_rounds), 0
+        for _ in range(trials):
+            runs = {"a": rounds_of(rng, num_rounds, round_noise=0.1, step_noise=0.0, steps=4)}
+            drawn = Bootstrap(runs, num_draws=200).draws("a", "mean")
+            value = median([run.value("mean") for run in runs["a"].values()])
+            around = interval(drawn, value, num_rounds=num_rounds, usual=usual)
+            hits += around.low <= 1.0 <= around.high
+        return hits / trials
 
-    def test_it_is_how_often_the_median_lies_between_the_extremes(self):
-        drawn = np.random.default_rng(9).standard_normal((20_000, 4))
-        between = (drawn.min(axis=1) < 0) & (drawn.max(axis=1) > 0)
-        # four standard deviations: 4 · √(0.875 · 0.125 / 20000) = 0.0094
-        assert between.mean() == pytest.approx(coverage(4), abs=0.0094)
+    @pytest.mark.parametrize("num_rounds", [2, 3, 4])
+    def test_an_interval_over_few_rounds_has_the_truth_in_it_as_often_as_it_says(self, num_rounds):
+        # the median of n rounds that are off by 10 % each: 0.1 / √n, and a little more from three on
+        usual = 0.1 * (0.5, 0.449, 0.298)[num_rounds - 2] ** 0.5
+        # four standard deviations of a count of 400 at 95 %: 4 · √(0.95 · 0.05 / 400) = 0.044
+        assert self.held(num_rounds, usual=usual) >= LEVEL - 0.044
+
+    def test_draws_alone_do_not(self):
+        rng, hits, trials = np.random.default_rng(0), 0, 400
+        for _ in range(trials):
+            runs = {"a": rounds_of(rng, 3, round_noise=0.1, step_noise=0.0, steps=4)}
+            drawn = Bootstrap(runs, num_draws=200).draws("a", "mean")
+            around = interval(drawn, median([run.value("mean") for run in runs["a"].values()]))
+            hits += around.low <= 1.0 <= around.high
+        # none leaves the range of three rounds, which has the truth in it 1 − 2 · (1/2)³ of the time
+        assert hits / trials == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 400) ** 0.5)
+
+    def test_rounds_that_agree_by_chance_are_not_believed(self):
+        around = interval(np.full(100, 1.0), 1.0, num_rounds=3, usual=0.1)
+        assert around.half_width > 0.1
+        assert interval(np.full(100, 1.0), 1.0, num_rounds=3).half_width == 0.0
+
+    @pytest.mark.parametrize(
+        ("freedom", "due"), [(1, 12.7062), (4, 2.7764), (5, 2.5706), (6, 2.4469), (9, 2.2622), (60, 2.0003)]
+    )
+    def test_quantiles_of_student(self, freedom, due):
+        # four terms of a series, and what the fifth could add: about 10 / freedom⁴
+        assert _student(freedom) == pytest.approx(
+            due, abs=max(1e-3, 10 / freedom**4) if freedom > 4 else 1e-3
+        )
 
 
 def test_one_round_that_was_disturbed_does_not_move_the_median_far():

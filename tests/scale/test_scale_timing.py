@@ -127,3 +127,11 @@ class TestRunTimes:
     def test_no_step_of_all_ranks_is_refused(self, rows):
         with pytest.raises(RecordError, match="no step that all ranks took"):
             run_times(rows)
+
+
+def test_what_comes_before_the_first_batch_is_no_part_of_the_first_step():
+    first, *rest = blocks([5.0] + [0.1] * 20, length=1, phases_s=lambda step: {"other": 4.7 * (step == 1)})
+    assert run_times({0: [machine(), first, *rest]}).step_s[0, :2].tolist() == pytest.approx([0.3, 0.1])
+    # steps that were timed together cannot be told apart
+    together = blocks([5.0] + [0.1] * 20, length=7, phases_s=lambda step: {"other": 4.7 * (step == 1)})
+    assert run_times({0: [machine(), *together]}).step_s[0, 0] == pytest.approx(5.0)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from runner import NUM_WARM, ForkRunner, Warm
+from runner import NUM_WARM, Fork, ForkRunner
 
 from samestep.launch.job import Job
 from samestep.launch.watched import Watched
@@ -89,11 +89,11 @@ def test_forked_ranks_draw_and_hash_each_for_themselves(tmp_path):
 
 def test_warm_processes_are_few_and_stay(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("")
+    script.write_text("import os\nprint(os.environ['PYTHONHASHSEED'])")
     runner = ForkRunner(script, out=tmp_path)
     for number in range(4):
         runner(f"run-{number}", 3)
-    pids = {warm._process.pid for warm in Warm._all.values()}
+    warm = Fork._warm["1"][0]
     runner("more", 3)
-    assert pids == {warm._process.pid for warm in Warm._all.values()}
-    assert sum(threads == "1" for _, threads in Warm._all) == NUM_WARM
+    assert warm is Fork._warm["1"][0]
+    assert len({log.read_text() for log in tmp_path.glob("*/ranks/*/stdout.log")}) == NUM_WARM

@@ -4,7 +4,19 @@ Exit codes: 0 good, 1 the answer is "no", 2 it could not be answered, 130 stoppe
 that a scheduler stopped the one that it takes for "start me again": 85 for HTCondor, else 75.
 """
 
-from samestep.cli import checkpoints, demo, report, train, verify
+from samestep.cli import advise, checkpoints, demo, jobs, report, scale, submit, train, verify
 from samestep.cli.app import app, main
 
-__all__ = ["app", "checkpoints", "demo", "main", "report", "train", "verify"]
+__all__ = [
+    "advise",
+    "app",
+    "checkpoints",
+    "demo",
+    "jobs",
+    "main",
+    "report",
+    "scale",
+    "submit",
+    "train",
+    "verify",
+]

@@ -11,7 +11,19 @@ from samestep import __version__
 from samestep.errors import SamestepError
 from samestep.report import console as show
 
-_ORDER = ("train", "evaluate", "predict", "verify", "watch", "report", "demo")
+_ORDER = (
+    "train",
+    "evaluate",
+    "predict",
+    "verify",
+    "watch",
+    "scale",
+    "advise",
+    "submit",
+    "jobs",
+    "report",
+    "demo",
+)
 
 
 class _InOrder(TyperGroup):

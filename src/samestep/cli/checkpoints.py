@@ -17,7 +17,7 @@ from samestep.cli.options import (
     Timeout,
 )
 from samestep.cli.running import finish, run
-from samestep.cli.targets import gpus_of, job_on_checkpoint
+from samestep.cli.targets import job_on_checkpoint, limits_of, seat_with
 from samestep.launch.folder import default_folder
 from samestep.launch.limits import Limits
 
@@ -38,7 +38,9 @@ def evaluate(
     """Measure a checkpoint on a data set, each example exactly once."""
     job = job_on_checkpoint("evaluate", target, checkpoint, data, overrides, timeout)
     folder = out or default_folder(f":evaluate-{Path(target).stem}", datetime.now())
-    outcome = run(job, Limits(most=gpus or gpus_of(target)), folder, port=port, threads=threads)
+    seat = seat_with(out)
+    limits = limits_of(Limits(most=gpus) if gpus else None, seat, target)
+    outcome = run(job, limits, folder, port=port, seat=seat, threads=threads)
     finish(outcome, as_json=as_json, title="evaluation")
 
 
@@ -58,5 +60,7 @@ def predict(
     """Write the outputs of a checkpoint for a data set, each example exactly once, in order."""
     job = job_on_checkpoint("predict", target, checkpoint, data, overrides, timeout)
     folder = out or default_folder(f":predict-{Path(target).stem}", datetime.now())
-    outcome = run(job, Limits(most=gpus or gpus_of(target)), folder, port=port, threads=threads)
+    seat = seat_with(out)
+    limits = limits_of(Limits(most=gpus) if gpus else None, seat, target)
+    outcome = run(job, limits, folder, port=port, seat=seat, threads=threads)
     finish(outcome, as_json=as_json, title="prediction")

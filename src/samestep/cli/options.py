@@ -5,12 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from samestep.launch.job import Mode
 from samestep.launch.limits import Limits
 
 Gpus = Annotated[
     int | None,
     typer.Option(
-        "--gpus", "-g", min=1, help="Ranks, one a GPU; CPU ranks where there is no GPU.  [default: 1]"
+        "--gpus", "-g", min=1, help="Ranks, one a GPU; CPU ranks where there is no GPU.", show_default="1"
     ),
 ]
 
@@ -23,7 +24,8 @@ GpuLimits = Annotated[
         parser=Limits.parse,
         metavar="N | MIN:MAX",
         help="Ranks, one a GPU; CPU ranks where there is no GPU. With MIN:MAX the run goes on without ranks "
-        "that die, while MIN are left.  [default: 1]",
+        "that die, while MIN are left.",
+        show_default="1",
     ),
 ]
 
@@ -34,14 +36,23 @@ Overrides = Annotated[
 ]
 
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder.  [default: below runs/]")]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option("--mode", help="bitwise: the same bits on any number of ranks.", show_default="fast"),
+]
+Shards = Annotated[
+    int | None, typer.Option(min=1, help="Shards of a global batch, for bitwise.", show_default="8")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="The run's folder.", show_default="below runs/")
+]
 
 
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads a rank.  [default: cores / ranks]")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads a rank.", show_default="cores / ranks")]
 
 
 Port = Annotated[
-    int | None, typer.Option(help="Where the ranks meet on this machine.  [default: a free one]")
+    int | None, typer.Option(help="Where the ranks meet on this machine.", show_default="a free one")
 ]
 
 

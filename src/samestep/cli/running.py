@@ -10,10 +10,11 @@ from samestep.cli.targets import check_target
 from samestep.errors import RecordError
 from samestep.launch.job import Job
 from samestep.launch.limits import Limits
-from samestep.launch.local import Outcome, launch
-from samestep.launch.machine import check_ranks, count_gpus
+from samestep.launch.local import Outcome, attend, launch
+from samestep.launch.machine import check_ranks, count_gpus, gpus_at
 from samestep.launch.stall import AFTER_S as STALL_AFTER_S
 from samestep.launch.voices import Said
+from samestep.launcher import Seat
 from samestep.record import Record
 from samestep.report import console as show
 from samestep.verify.online import Online, forget_observations
@@ -26,6 +27,7 @@ def run(
     out: Path,
     *,
     port: int | None = None,
+    seat: Seat | None = None,
     threads: int | None = None,
     stall_after_s: float = STALL_AFTER_S,
     say_device: bool = True,
@@ -34,9 +36,15 @@ def run(
     if job.target:
         check_target(job.target)
     console = show.talk()
-    present = count_gpus()
     ranks = limits.most
-    check_ranks(ranks, present)
+    if seat is None:
+        present = count_gpus()
+        check_ranks(ranks, present)
+    else:
+        present = len(gpus_at(seat, ranks // seat.count))
+        if not seat.is_first:
+            raise typer.Exit(0 if attend(job, gpus=limits, out=out, seat=seat, threads=threads) else 2)
+        console.print(f"{seat}: {show.ranks(ranks)} meet at {seat.address}:{seat.port}")
     if present == 0 and say_device:
         console.print(f"no GPU found: {ranks} CPU rank{'s' * (ranks > 1)} (gloo)")
     with show.Watch(console, out, title=show.ranks(ranks)) as watch:
@@ -51,6 +59,7 @@ def run(
             gpus=limits,
             out=out,
             port=port,
+            seat=seat,
             threads=threads,
             stall_after_s=stall_after_s,
             on_tick=on_tick,

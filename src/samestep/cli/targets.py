@@ -1,10 +1,13 @@
 """What the user named: a target, a script, numbers of ranks; as the rest of the program wants it."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
 from samestep.errors import ConfigError, LaunchError, TargetError
 from samestep.launch.job import Job, script_of
+from samestep.launch.limits import Limits
+from samestep.launcher import Seat, seat_in
 from samestep.report import console as show
 
 _FILES = (".py", ".yaml", ".yml")
@@ -33,6 +36,21 @@ def gpus_of(target: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"n_gpus is {value!r} in {target}; it must be a whole number, 1 or more.")
     return value
+
+
+def seat_with(out: Path | None) -> Seat | None:
+    """This process's seat among those that a launcher started, which all need to be told one folder."""
+    seat = seat_in(os.environ)
+    if seat is not None and out is None:
+        raise LaunchError(
+            f"This is {seat}: each would choose a folder of its own. Name one for all with --out."
+        )
+    return seat
+
+
+def limits_of(gpus: Limits | None, seat: Seat | None, target: str) -> Limits:
+    """On how many ranks to run: as asked, as many as a launcher started processes, or as the target says."""
+    return gpus or Limits(most=seat.count if seat is not None else gpus_of(target))
 
 
 def worlds_of(text: str) -> list[int]:

@@ -7,13 +7,24 @@ from typing import Annotated
 import typer
 
 from samestep.cli.app import app
-from samestep.cli.options import AsJson, Every, GpuLimits, Out, Overrides, Port, Threads, Timeout
+from samestep.cli.options import (
+    AsJson,
+    Every,
+    GpuLimits,
+    ModeOption,
+    Out,
+    Overrides,
+    Port,
+    Shards,
+    Threads,
+    Timeout,
+)
 from samestep.cli.running import finish, looking_at, run
-from samestep.cli.targets import gpus_of
+from samestep.cli.targets import limits_of, seat_with
 from samestep.errors import ConfigError, LaunchError
 from samestep.launch.folder import default_folder
-from samestep.launch.job import Job, Mode, script_of
-from samestep.launch.limits import Limits, Resumed
+from samestep.launch.job import Job, script_of
+from samestep.launch.limits import Resumed
 from samestep.launch.machine import requeue_code
 from samestep.launch.stall import AFTER_S as STALL_AFTER_S
 from samestep.report import console as show
@@ -30,13 +41,8 @@ def train(
         ),
     ],
     gpus: GpuLimits = None,
-    mode: Annotated[
-        Mode | None,
-        typer.Option(help="bitwise: the same bits on any number of ranks.  [default: fast]"),
-    ] = None,
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="Shards of a global batch, for bitwise.  [default: 8]")
-    ] = None,
+    mode: ModeOption = None,
+    shards: Shards = None,
     allow_drift: Annotated[
         bool, typer.Option("--allow-drift", help="Go on where bitwise cannot be kept, and record it.")
     ] = False,
@@ -45,11 +51,13 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     restarts: Annotated[
         int | None,
-        typer.Option(min=0, help="How often ranks may be started again.  [default: as --gpus allows]"),
+        typer.Option(min=0, help="How often ranks may be started again.", show_default="as --gpus allows"),
     ] = None,
     requeue_exit_code: Annotated[
         int | None,
-        typer.Option(min=0, max=255, help="For a run that was told to stop.  [default: 75; HTCondor: 85]"),
+        typer.Option(
+            min=0, max=255, help="For a run that was told to stop.", show_default="75; HTCondor: 85"
+        ),
     ] = None,
     threads: Threads = None,
     port: Port = None,
@@ -86,7 +94,8 @@ def train(
         timeout_s=timeout,
         watch_every=every if watch else None,
     )
-    limits = replace(gpus or Limits(most=gpus_of(name)), restarts=restarts)
+    seat = seat_with(out)
+    limits = replace(limits_of(gpus, seat, name), restarts=restarts)
     limits.check_shards(job.shards)
     folder = out or default_folder(name, datetime.now())
     looking = looking_at(folder, every) if watch else None
@@ -95,6 +104,7 @@ def train(
         limits,
         folder,
         port=port,
+        seat=seat,
         threads=threads or (earlier.threads if mode == "bitwise" else None),
         stall_after_s=stall_after,
         looking=looking,

@@ -46,7 +46,7 @@ def verify(
     overrides: Overrides = None,
     out: Out = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads a rank.  [default: cores / most ranks]")
+        int | None, typer.Option(min=1, help="Threads a rank.", show_default="cores / most ranks")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the program says.")] = False,
     as_json: AsJson = False,

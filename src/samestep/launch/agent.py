@@ -6,30 +6,37 @@ they do is in `elastic`, which this process never loads, since it knows torch.
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from samestep.launch.job import Job
 from samestep.launch.limits import Limits
 from samestep.launch.roll import Roll
+from samestep.launcher import Seat
 from samestep.record import rank_folder
 
-
-def command_of(*, folder: Path, limits: Limits, port: int) -> list[str]:
-    """The command line that starts the ranks of the job in `folder`."""
-    numbers = [port, limits.least, limits.most, *([] if limits.restarts is None else [limits.restarts])]
-    return [sys.executable, "-P", "-m", "samestep.launch.elastic.host", str(folder), *map(str, numbers)]
+_OF_AN_OUTER_RANK = ("SAMESTEP_LOCAL_RANK", "SAMESTEP_LOCAL_SIZE", "SAMESTEP_SEAT")
 
 
-def environment_of(env: Mapping[str, str], *, threads: int, job: Job | None = None) -> dict[str, str]:
-    """The environment of agents and ranks: the user's, with what ranks on one machine need."""
-    env = dict(env)
-    defaults = {"GLOO_SOCKET_IFNAME": "lo"}
+def command_of(*, folder: Path, limits: Limits, seat: Seat) -> list[str]:
+    """The command line that starts the ranks that this seat has of the job in `folder`."""
+    told = [str(folder), json.dumps(asdict(limits)), json.dumps(asdict(seat))]
+    return [sys.executable, "-P", "-m", "samestep.launch.elastic.host", *told]
+
+
+def environment_of(
+    env: Mapping[str, str], *, threads: int, job: Job | None = None, interface: str | None = "lo"
+) -> dict[str, str]:
+    """The environment of agents and ranks: the user's, with what ranks need that exchange by `interface`."""
+    env = {name: value for name, value in env.items() if name not in _OF_AN_OUTER_RANK}
+    defaults = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     forced = {
         "OMP_NUM_THREADS": str(threads),
         # a file called random.py in the working folder must not become torch's `random`
@@ -52,18 +59,23 @@ def environment_of(env: Mapping[str, str], *, threads: int, job: Job | None = No
 
 
 class Agent:
-    """The running agents and their ranks, known by what they wrote down."""
+    """The running agents of one seat and all ranks of the run, known by what they wrote down.
 
-    def __init__(self, *, folder: Path, limits: Limits, port: int, env: Mapping[str, str]) -> None:
+    Agents of the first seat talk to agent.log, others to this process's standard error: the folder may turn
+    out not to be the one that the first knows.
+    """
+
+    def __init__(self, *, folder: Path, limits: Limits, seat: Seat, env: Mapping[str, str]) -> None:
         self.folder = folder
         self.limits = limits
-        self.roll = Roll(folder)
+        self.seat = seat
+        self.roll = Roll(folder, seat.index)
         self._log = folder / "agent.log"
         self._told: set[tuple[int, int]] = set()
         tether = [sys.executable, "-P", "-m", "samestep.launch.tether", str(os.getpid())]
-        with self._log.open("wb") as log:
+        with self._log.open("wb") if seat.is_first else os.fdopen(os.dup(2), "wb") as log:
             self._process = subprocess.Popen(  # noqa: S603
-                tether + command_of(folder=folder, limits=limits, port=port),
+                tether + command_of(folder=folder, limits=limits, seat=seat),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -76,14 +88,19 @@ class Agent:
         return self._process.poll() is None
 
     @property
+    def is_good(self) -> bool:
+        """Whether the agents of this seat have ended, and none of them failed."""
+        return self._process.poll() == 0
+
+    @property
     def size(self) -> int:
         """The ranks of the newest round; those asked for before there is any."""
         started = self.roll.started
         return started[0].size if started else self.limits.most
 
     def pids(self) -> list[int]:
-        """The ranks of the newest round that were started, of which some may have ended."""
-        return sorted(entry.pid for entry in self.roll.started)
+        """The ranks of the newest round that this seat started, of which some may have ended."""
+        return sorted(entry.pid for entry in self.roll.started if entry.seat == self.seat.index)
 
     def exit_codes(self) -> tuple[dict[int, int], list[int]]:
         """The exit codes of ranks of the newest round that failed, and those that did so first, in order."""

@@ -26,6 +26,20 @@ KILL_S = 5.0
 
 def main() -> NoReturn:
     parent, command = int(sys.argv[1]), sys.argv[2:]
+    keep(parent)
+    try:
+        os.execvp(command[0], command)  # noqa: S606
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+    finally:
+        os._exit(127)
+
+
+def keep(parent: int) -> None:
+    """Become the keeper of a new process, in a session of its own, in which alone this returns.
+
+    This process ends as that one does, when it is told to, or with `parent`, which started it.
+    """
     # signals wait until `sigwait` asks for them, so that none comes between two lines
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     if sys.platform.startswith("linux"):
@@ -37,22 +51,13 @@ def main() -> NoReturn:
     me = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, me, mask)
+        os.setsid()
+        die_with(me)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return
     code = _wait(pid)
     _clear(pid)
-    _end_with(-signal.SIGTERM if code is None else code)
-
-
-def _become(command: list[str], keeper: int, mask: set[int | signal.Signals]) -> NoReturn:
-    try:
-        os.setsid()
-        die_with(keeper)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execvp(command[0], command)  # noqa: S606
-    except OSError as error:
-        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
-    finally:
-        os._exit(127)
+    end_with(-signal.SIGTERM if code is None else code)
 
 
 def _wait(pid: int) -> int | None:
@@ -92,7 +97,8 @@ def _clear(session: int) -> None:
         time.sleep(0.005)
 
 
-def _end_with(code: int) -> NoReturn:
+def end_with(code: int) -> NoReturn:
+    """End this process by an exit code, or by the signal that one below 0 stands for."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own, if any
         number = -code

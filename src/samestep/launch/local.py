@@ -1,4 +1,8 @@
-"""Ranks on this machine: started, heard, stopped and accounted for, until the last of them is gone."""
+"""Ranks started from this process: heard, stopped and accounted for, until the last of them is gone.
+
+A run has one such process, or one on each machine where a launcher such as srun started it there. Then each
+starts its part of the ranks; the first hears and accounts for all, the others only `attend`.
+"""
 
 import contextlib
 import os
@@ -11,16 +15,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from samestep.errors import LaunchError
 from samestep.launch.agent import Agent, environment_of
 from samestep.launch.failure import Failure, RankError, cause_of
 from samestep.launch.folder import prepared
 from samestep.launch.job import Job
 from samestep.launch.limits import Limits
 from samestep.launch.losses import Losses
-from samestep.launch.machine import check_ranks, count_gpus, free_port, threads_per_rank
+from samestep.launch.machine import check_ranks, free_port, gpus_at, interface_at, threads_per_rank
 from samestep.launch.stall import AFTER_S, Stall, Stalls
 from samestep.launch.tail import Listener
 from samestep.launch.voices import Said
+from samestep.launcher import Seat
 from samestep.record import RecordWriter, rank_folder, read_json, write_json
 
 TICK_S = 0.05
@@ -59,11 +65,14 @@ def launch(
     gpus: int | Limits,
     out: Path,
     port: int | None = None,
+    seat: Seat | None = None,
     threads: int | None = None,
     stall_after_s: float = AFTER_S,
     on_tick: Callable[[list[Said]], None] = lambda said: None,
 ) -> Outcome:
-    """Run a job on `gpus` ranks of this machine and return when no process of it is left.
+    """Run a job on `gpus` ranks and return when no process of it is left on this machine.
+
+    They are all on this machine, or shared out over those that have a seat, of which this must be the first.
 
     With limits instead of a number the others go on from the last checkpoint when a rank dies, while enough
     are left; where the number of restarts is given, a rank that cannot be missed is started again.
@@ -73,21 +82,14 @@ def launch(
     the first asks the ranks to save and stop, a second SIGINT kills them.
     """
     limits = gpus if isinstance(gpus, Limits) else Limits(most=gpus)
-    check_ranks(limits.most, count_gpus())
-    port = free_port(port)
-    # in bitwise mode the number of ranks decides nothing, nor may it by way of the threads
-    threads = threads_per_rank(limits.most if job.shards is None else job.shards, threads)
+    seat = seat or Seat.alone(free_port(port))
+    env = _environment(job, limits, seat, threads)
     began = time.monotonic()
     with prepared(out, resume=job.resume) as folder:
         job.write(folder)
         listener = Listener(folder, limits.most)
         with _signals() as received:
-            agent = Agent(
-                folder=folder,
-                limits=limits,
-                port=port,
-                env=environment_of(os.environ, threads=threads, job=job),
-            )
+            agent = Agent(folder=folder, limits=limits, seat=seat, env=env)
             losses = Losses(agent.roll, folder)
             stalls = Stalls(folder, after_s=stall_after_s)
 
@@ -96,7 +98,9 @@ def launch(
                 if (news := losses.look()) is not None:
                     said += listener.begin_again(agent.size)
                     said.append(Said(news, ()))
-                for item in stalls.look(time.monotonic(), range(agent.size)):
+                for item in stalls.look(time.monotonic(), _ranks_here(agent)):
+                    if seat.count > 1 and isinstance(item, Stall) and item.is_mutual:
+                        continue  # they may wait for a rank that is not seen from here
                     said += [Said(line, ()) for line in item.told]
                     if isinstance(item, Stall):
                         with contextlib.closing(RecordWriter(folder, item.rank)) as record:
@@ -104,7 +108,8 @@ def launch(
                 on_tick(said)
 
             try:
-                _watch(agent, received, tick)
+                _watch(agent, received, tick, may_leave=lambda: _is_leaving(agent))
+                _await_others(agent)
             finally:
                 agent.kill()
             on_tick(listener.close())
@@ -113,13 +118,59 @@ def launch(
             return _with_hint(outcome, agent)
 
 
-def _watch(agent: Agent, received: Received, tick: Callable[[], None]) -> None:
+def attend(job: Job, *, gpus: Limits, out: Path, seat: Seat, threads: int | None = None) -> bool:
+    """Start this seat's part of the ranks and return when they are gone; whether that was in good order.
+
+    What they did is for the first seat to say.
+    """
+    env = _environment(job, gpus, seat, threads)
+    with _signals() as received:
+        agent = Agent(folder=out.resolve(), limits=gpus, seat=seat, env=env)
+        try:
+            _watch(agent, received, lambda: None, may_leave=lambda: False)
+        finally:
+            agent.kill()
+        return agent.is_good or bool(received) or _are_done(agent)
+
+
+def _environment(job: Job, limits: Limits, seat: Seat, threads: int | None) -> dict[str, str]:
+    if limits.most % seat.count:
+        raise LaunchError(
+            f"{limits.most} ranks were asked for, and {seat.launcher} started {seat.count} processes, which "
+            f"cannot have equally many: ask for a multiple of {seat.count} with --gpus."
+        )
+    ranks = limits.most // seat.count
+    check_ranks(ranks, len(gpus_at(seat, ranks)))
+    seat.check_meeting()
+    # in bitwise mode the number of ranks decides nothing, nor may it by way of the threads
+    threads = threads_per_rank(ranks * seat.local_count if job.shards is None else job.shards, threads)
+    interface = "lo" if seat.count == 1 else interface_at(seat)
+    return environment_of(os.environ, threads=threads, job=job, interface=interface)
+
+
+def _ranks_here(agent: Agent) -> list[int]:
+    """The ranks whose processes can be looked at from here; before they are started, all that will be."""
+    if agent.seat.count == 1:
+        return list(range(agent.size))
+    return sorted(entry.rank for entry in agent.roll.started if entry.seat == agent.seat.index)
+
+
+def _await_others(agent: Agent) -> None:
+    """Give ranks on other machines the time to write down how they ended."""
+    deadline = time.monotonic() + LEAVE_GRACE_S
+    while agent.seat.count > 1 and agent.is_good and not _is_leaving(agent) and time.monotonic() < deadline:
+        time.sleep(TICK_S)
+
+
+def _watch(
+    agent: Agent, received: Received, tick: Callable[[], None], *, may_leave: Callable[[], bool]
+) -> None:
     """Wait for the agents' end; make them end when asked to, or when ranks stay on for no good reason."""
     leaving_at = None
     while agent.is_running:
         tick()
         now = time.monotonic()
-        if leaving_at is None and _is_leaving(agent):
+        if leaving_at is None and may_leave():
             leaving_at = now
         if received:
             number = signal.SIGTERM if received[0][0] == signal.SIGHUP else received[0][0]
@@ -134,10 +185,11 @@ def _watch(agent: Agent, received: Received, tick: Callable[[], None]) -> None:
 
 
 def _is_leaving(agent: Agent) -> bool:
-    folders = [rank_folder(agent.folder, rank) for rank in range(agent.size)]
-    return all((f / "done").exists() for f in folders) or any(
-        entry.verdict == "failed" for entry in agent.roll.ended
-    )
+    return _are_done(agent) or any(entry.verdict == "failed" for entry in agent.roll.ended)
+
+
+def _are_done(agent: Agent) -> bool:
+    return all((rank_folder(agent.folder, rank) / "done").exists() for rank in range(agent.size))
 
 
 def _outcome(agent: Agent, job: Job, received: Received, *, seconds: float) -> Outcome:

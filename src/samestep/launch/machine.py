@@ -1,15 +1,22 @@
-"""What this machine offers to ranks: GPUs, cores and a free port, found out without torch."""
+"""What this machine offers to ranks: GPUs, cores, a free port, a way to others; found out without torch."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import socket
+import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from samestep.errors import LaunchError
+from samestep.launcher import Seat
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_SIOCGIFADDR = 0x8915
+_ELSEWHERE = "192.0.2.1"
+"""An address of no machine (RFC 5737): the way towards it is that to other machines."""
 
 
 def count_gpus(env: Mapping[str, str] = os.environ) -> int:
@@ -47,6 +54,43 @@ def _present() -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in listing.splitlines())
+
+
+def gpus_at(seat: Seat, ranks: int, env: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs that are for the `ranks` ranks of this seat, where others on the machine see the same ones."""
+    seen = visible_gpus(env)
+    if len(seen) < ranks * seat.local_count:
+        return seen  # the launcher gave each of its processes their own
+    return seen[ranks * seat.local_index :][:ranks]
+
+
+def address_at(seat: Seat) -> str:
+    """The name under which the others of a run reach this machine."""
+    return seat.address if seat.is_first else _source_towards(seat.address)
+
+
+def interface_at(seat: Seat) -> str | None:
+    """The network interface through which this machine reaches the others of a run."""
+    source = _source_towards(seat.address)
+    if source.startswith("127.") and seat.address != "localhost" and not seat.address.startswith("127."):
+        source = _source_towards(_ELSEWHERE)  # many systems call themselves 127.0.1.1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                request = struct.pack("256s", name.encode()[:15])
+                if socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]) == source:
+                    return name
+    return None
+
+
+def _source_towards(address: str) -> str:
+    """Which of its addresses this machine sends from; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return socket.gethostname()
+        return str(probe.getsockname()[0])
 
 
 def check_ranks(ranks: int, gpus: int) -> None:

@@ -12,6 +12,7 @@ from samestep.observed import End, Start
 from samestep.record import rank_folder
 
 _STEP = re.compile(rb'\{"row":"Step","step":(\d+)[,}]')
+_BLOCK = re.compile(rb'\{"row":"Timing","first_step":(\d+),"num_steps":(\d+)[,}]')
 _MOST_BYTES = 1 << 20
 _LOGS = ("stdout.log", "stderr.log")
 
@@ -63,13 +64,18 @@ class Progress:
         *lines, self._rest = (self._rest + new).split(b"\n")
         for line in lines:
             if match := _STEP.match(line):
-                self.num_steps = max(self.num_steps, int(match[1]))
-                self.first_step_at = now if self.first_step_at is None else self.first_step_at
+                self._reach(int(match[1]), now)
+            elif match := _BLOCK.match(line):
+                self._reach(int(match[1]) + int(match[2]) - 1, now)
             elif line.startswith((b'{"row":"Start"', b'{"row":"End"')):
                 row = decode(line)
                 self.start = row if isinstance(row, Start) else self.start
                 self.end = row if isinstance(row, End) else self.end
         return not lines
+
+    def _reach(self, step: int, now: float) -> None:
+        self.num_steps = max(self.num_steps, step)
+        self.first_step_at = now if self.first_step_at is None else self.first_step_at
 
 
 def _size(path: Path) -> int:

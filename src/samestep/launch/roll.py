@@ -1,9 +1,10 @@
 """Roll: which process was which rank in which round, and how it ended; members write, the launcher reads.
 
-One line an entry, only ever appended, each by one write: members share the file without a lock. A round is
-one meeting of the members and the ranks that they started after it; the first is round 1.
+One line an entry, only ever appended, each by one write: members of a machine share a file without a lock. A
+round is one meeting of the members and the ranks that they started after it; the first is round 1.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ class Started:
     rank: int
     size: int
     pid: int
+    seat: int = 0
+    """Which of the launchers of a run started it: the process number means something where that one runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +49,13 @@ Entry = Started | Ended
 
 
 class Roll:
-    """The roll of one attempt at a run, in its folder."""
+    """The roll of one attempt at a run, in its folder; each seat has a file for what it writes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "agent" / "roll.jsonl"
-        self._size = -1
+    def __init__(self, folder: Path, seat: int = 0) -> None:
+        self._folder = folder / "agent"
+        self._path = self._folder / (f"roll-{seat}.jsonl" if seat else "roll.jsonl")
+        self._seen: dict[Path, tuple[int, int]] = {}
+        self._num_read: dict[Path, int] = {}
         self._entries: list[Entry] = []
 
     def write(self, entry: Entry) -> None:
@@ -65,14 +70,15 @@ class Roll:
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries so far, in the order in which they were written."""
-        try:
-            size = self._path.stat().st_size
-        except OSError:
-            return []
-        if size != self._size:
-            self._size = size
-            self._entries = list(_entries(self._path))
+        """All entries so far, in the order in which they were seen; those of a seat as it wrote them."""
+        now = dict(_files(self._folder))
+        if any(path not in now or now[path][0] != file for path, (file, _) in self._seen.items()):
+            self._seen, self._num_read, self._entries = {}, {}, []  # it was that of an earlier attempt
+        for path, seen in now.items():
+            if seen != self._seen.get(path):
+                found = list(_entries(path))
+                self._entries += found[self._num_read.get(path, 0) :]
+                self._seen[path], self._num_read[path] = seen, len(found)
         return self._entries
 
     @property
@@ -99,6 +105,14 @@ class Roll:
         """The rank that a member started last."""
         own = [e for e in self.entries if isinstance(e, Started) and e.member == member]
         return own[-1] if own else None
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """The files of a roll, each with its number and its size."""
+    for path in sorted(folder.glob("roll*.jsonl")):
+        with contextlib.suppress(OSError):
+            about = path.stat()
+            yield path, (about.st_ino, about.st_size)
 
 
 def _entries(path: Path) -> Iterator[Entry]:

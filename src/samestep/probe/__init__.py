@@ -19,6 +19,7 @@
     said               lines that the program writes
     changes            what an experiment changes in a run
     cheap, cheap_…     what is watched all through a long run, in place of all the above: `--every K`
+    timing, timing_…   how long steps take, in place of all the above: `--time`
 
 The program must not notice that it is watched: nothing is printed, no random number is drawn, no value or
 exception changed, and what fails within an observer is written down and forgotten. Only an experiment, which

@@ -35,6 +35,11 @@ def where_and_through() -> tuple[str, list[FrameType]]:
     return _found(sys._getframe(1))
 
 
+def is_of_program(frame: FrameType) -> bool:
+    """Whether it is a line of the program that runs in the frame."""
+    return _shown(frame.f_code.co_filename) is not None
+
+
 def _found(frame: FrameType | None) -> tuple[str, list[FrameType]]:
     through: list[FrameType] = []
     while frame is not None:

@@ -56,8 +56,12 @@ class Known:
 
     def begin(self) -> Draws:
         """Draws of a pass that may begin: an iterator with workers asks twice, and uses the second."""
-        self.draws = Draws(self._batches.get(pass_key(self.number, self.num_passes + 1)))
+        self.draws = Draws(self.given())
         return self.draws
+
+    def given(self) -> tuple[tuple[int, ...], ...] | None:
+        """The batches that the pass which may begin is to hand out."""
+        return self._batches.get(pass_key(self.number, self.num_passes + 1))
 
 
 class Drawn:

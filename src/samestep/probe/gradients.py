@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from samestep.observed import Gradient, Summary
+from samestep.observed import Gradient, Part, Summary
 from samestep.probe.naming import Names
 from samestep.probe.summaries import summary
 from samestep.probe.watch import Watch
+
+_NUM_SAMPLED_OF_PART = 2
 
 
 class _Local(NamedTuple):
@@ -19,8 +21,14 @@ class _Local(NamedTuple):
     num_backward: int = 0
     num_edits: int = 0
     summary: Summary | None = None
-    gradient_id: int = 0
+    gradient: weakref.ref[Tensor] | None = None
     version: int = 0
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def are_separate(self) -> bool:
+        """Whether no backward pass added to what another had left."""
+        return len(self.parts) == self.num_backward
 
 
 class Gradients:
@@ -60,6 +68,7 @@ class Gradients:
         for name, parameter in named(self._names, optimizer, groups):
             local = self._local.pop(name, _Local())
             applied = None if parameter.grad is None else summary(parameter.grad, name)
+            parts = local.parts if local.are_separate and self._watch.num_backward > 1 else ()
             for stage, found in (("local", local.summary), ("applied", applied)):
                 row = Gradient(
                     step=self._watch.step,
@@ -69,6 +78,7 @@ class Gradients:
                     num_backward=local.num_backward,
                     summary=found,
                     num_edits=local.num_edits,
+                    parts=parts if stage == "local" else (),
                 )
                 self._watch.write(row)
 
@@ -81,14 +91,23 @@ class Gradients:
             if able and name is not None and parameter.grad is not None:
                 before = self._local.get(name, _Local())
                 gradient = parameter.grad
+                is_same = before.gradient is not None and before.gradient() is gradient
                 # adding to a gradient counts as one change; whoever else wrote to it made more
-                is_edited = before.gradient_id == id(gradient) and gradient._version > before.version + 1
+                is_edited = is_same and gradient._version > before.version + 1
+                now = summary(gradient, name)
+                part = Part(
+                    backward=watch.num_backward,
+                    mean=now.mean,
+                    rms=now.rms,
+                    sample=now.sample[:_NUM_SAMPLED_OF_PART],
+                )
                 self._local[name] = _Local(
                     before.num_backward + 1,
                     before.num_edits + is_edited,
-                    summary(gradient, name),
-                    id(gradient),
+                    now,
+                    weakref.ref(gradient),
                     gradient._version,
+                    before.parts if is_same else (*before.parts, part),
                 )
         watch.last_gradient_s = perf_counter()
 

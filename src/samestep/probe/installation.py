@@ -8,10 +8,15 @@ from samestep.experiment import Experiment
 from samestep.observations import ObservationWriter
 from samestep.probe.adapters import Adapters
 from samestep.probe.backwards import Backwards
+from samestep.probe.changes.batch_size import BatchSize
+from samestep.probe.changes.caching import DataCached
 from samestep.probe.changes.dropout import DropoutOff
 from samestep.probe.changes.examples import ExamplesSeeded
+from samestep.probe.changes.exchange import ExchangeOff
 from samestep.probe.changes.lengths import Lengths
+from samestep.probe.changes.local_norms import NormsLocal
 from samestep.probe.changes.norms import NormsFrozen
+from samestep.probe.clock_reads import ClockReads
 from samestep.probe.collectives import Collectives
 from samestep.probe.criteria import Criteria
 from samestep.probe.fetches import Fetches
@@ -54,7 +59,7 @@ class Installation:
             Modules(watch, names, gradients, states),
             Optimizers(watch, names, gradients, states),
             origins,
-            *_changes_of_data(experiment, origins),
+            *changes_of_data(experiment, origins),
             fetches,
             loaders,
             Adapters(watch, loaders),
@@ -63,7 +68,8 @@ class Installation:
             Collectives(watch),
             Criteria(watch),
             Lines(watch),
-            *_changes_of_models(experiment),
+            ClockReads(watch),
+            *changes_of_models(experiment, watch),
         )
 
     def install(self) -> None:
@@ -85,20 +91,29 @@ class Installation:
         self._writer.forget()
 
 
-def _changes_of_data(experiment: Experiment, origins: Origins) -> list[Part]:
+def changes_of_data(experiment: Experiment, origins: Origins) -> list[Part]:
     """Inside of what observes fetches, which then sees what is left of randomness."""
     changes: list[Part] = []
     if experiment.are_examples_seeded:
         changes.append(ExamplesSeeded())
     if experiment.lengths:
         changes.append(Lengths(origins, experiment.lengths))
+    if experiment.batch_size is not None:
+        changes.append(BatchSize(origins, experiment))
+    if experiment.is_data_cached:
+        changes.append(DataCached(origins, experiment))
     return changes
 
 
-def _changes_of_models(experiment: Experiment) -> list[Part]:
+def changes_of_models(experiment: Experiment, watch: Watch) -> list[Part]:
+    """Outside of what observes calls, so that what is left out is not timed."""
     changes: list[Part] = []
     if experiment.is_dropout_off:
         changes.append(DropoutOff())
     if experiment.are_norms_frozen:
         changes.append(NormsFrozen())
+    if experiment.are_norms_local:
+        changes.append(NormsLocal())
+    if experiment.is_exchange_off:
+        changes.append(ExchangeOff(watch, are_norms_local=experiment.are_norms_local))
     return changes

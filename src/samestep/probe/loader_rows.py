@@ -30,6 +30,8 @@ def loader_row(number: int, loader: Any, line: str) -> Loader:
         has_worker_init=loader.worker_init_fn is not None,
         has_set_epoch=any(hasattr(sampler, "set_epoch") for sampler in _samplers(loader)),
         where=line,
+        num_drawn=_length(loader.sampler),
+        is_pinned=bool(getattr(loader, "pin_memory", False)),
     )
 
 

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from samestep.probe.installation import Installation
 
 USAGE = (
-    "python -m samestep.probe FOLDER [--steps K | --every K] [--most-mb M] [--experiment FILE] "
-    "SCRIPT [ARGS], or -m MODULE [ARGS]"
+    "python -m samestep.probe FOLDER [--steps K | --every K | --time [--blocks K]] [--most-mb M] "
+    "[--experiment FILE] SCRIPT [ARGS], or -m MODULE [ARGS]"
 )
 _RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_NUMBERS = ("--steps", "--every", "--blocks", "--most-mb")
 _MOST_TEXT = 3000
 
 
@@ -44,6 +45,10 @@ class Request(NamedTuple):
     experiment: Path | None = None
     every: int | None = None
     """Steps between two looks of the cheap mode, in which no step is full; None for the whole probe."""
+    is_timed: bool = False
+    """The timing mode, in which nothing but time is looked at."""
+    block: int | None = None
+    """Steps that are timed together; None for as many as are timed well."""
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +79,7 @@ def main(arguments: list[str]) -> int:
         time=time.time(),
     )
     writer.write(start, flush=True)
-    experiment = experiment.on_rank(rank)
+    experiment = experiment.on_rank(rank, size or 1)
     seeds = None if experiment.seed is None else Seeds(experiment.seed + rank)
     if seeds is not None:
         seeds.install()
@@ -90,6 +95,7 @@ def parse(arguments: list[str]) -> Request:
     """The request that command-line arguments make; options end where the program begins."""
     words = list(arguments)
     given: dict[str, int] = {}
+    is_timed = False
     experiment: Path | None = None
     folder: Path | None = None
     while words and (words[0] != "-m") and (words[0].startswith("--") or folder is None):
@@ -97,23 +103,27 @@ def parse(arguments: list[str]) -> Request:
         if not word.startswith("--"):
             folder = Path(word)
             continue
+        if word == "--time":
+            is_timed = True
+            continue
         option, equals, text = word.partition("=")
         text = text if equals else (words.pop(0) if words else "")
         if option == "--experiment" and text:
             experiment = Path(text).absolute()
             continue
-        if option not in ("--steps", "--every", "--most-mb") or not text.isdecimal() or int(text) < 1:
+        if option not in _NUMBERS or not text.isdecimal() or int(text) < 1:
             raise ConfigError(
-                f"{option} {text} was given, but only --steps, --every and --most-mb, each with a number "
-                f"from 1, and --experiment with a file are options of the probe; use: {USAGE}"
+                f"{option} {text} was given, but only {', '.join(_NUMBERS)}, each with a number from 1, "
+                f"--time, and --experiment with a file are options of the probe; use: {USAGE}"
             )
         given[option] = int(text)
     if folder is None or not words or words == ["-m"]:
         raise ConfigError(f"A folder and a program are needed, and {arguments} names less; use: {USAGE}")
     most_bytes = given["--most-mb"] * 2**20 if "--most-mb" in given else MOST_BYTES
     every = given.get("--every")
-    steps_in_full = given.get("--steps", STEPS_IN_FULL) if every is None else 0
-    return Request(folder.absolute(), words, steps_in_full, most_bytes, experiment, every)
+    steps_in_full = 0 if is_timed or every is not None else given.get("--steps", STEPS_IN_FULL)
+    block = given.get("--blocks")
+    return Request(folder.absolute(), words, steps_in_full, most_bytes, experiment, every, is_timed, block)
 
 
 def _watch(
@@ -121,10 +131,11 @@ def _watch(
 ) -> None:
     """Run the program; what it raises passes through, with the probe's own frames taken out when printed."""
     began = time.perf_counter()
+    is_cold = "torch" not in sys.modules
     installed: list[Installation] = []
 
     def install() -> None:
-        installed.append(_installation(writer, request, experiment))
+        installed.append(_installation(writer, request, experiment, is_cold))
         installed[0].install()
 
     arrival = Arrival("torch", install)
@@ -157,7 +168,13 @@ def _watch(
             writer.close()
 
 
-def _installation(writer: ObservationWriter, request: Request, experiment: Experiment) -> "Installation":
+def _installation(
+    writer: ObservationWriter, request: Request, experiment: Experiment, is_cold: bool
+) -> "Installation":
+    if request.is_timed:
+        from samestep.probe.timing import TimingInstallation
+
+        return TimingInstallation(writer, request.block, experiment, is_cold=is_cold)
     if request.every is not None:
         from samestep.probe.cheap import CheapInstallation
 

@@ -1,7 +1,7 @@
 """A line over steps as the parts of a small drawing: pure arithmetic, without HTML or colours."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -36,9 +36,9 @@ def chart(points: Sequence[Point]) -> Chart | None:
     ys = [y for _, y in finite]
     if len(finite) < 2 or not math.isfinite(max(ys) - min(ys)):
         return None
-    x_ticks = _ticks(finite[0][0], finite[-1][0], 4)
+    x_ticks = ticks(finite[0][0], finite[-1][0], 4)
     x_low, x_high = x_ticks[0], finite[-1][0]
-    y_ticks = _ticks(min(ys), max(ys), 4)
+    y_ticks = ticks(min(ys), max(ys), 4)
     low, high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
 
     def across(x: float) -> str:
@@ -47,13 +47,8 @@ def chart(points: Sequence[Point]) -> Chart | None:
     def down(y: float) -> str:
         return f"{HEIGHT - BOTTOM - (y - low) / ((high - low) or 1) * (HEIGHT - TOP - BOTTOM):.1f}"
 
-    lines = [
-        "L".join(f"{across(x)} {down(y)}" for x, y in group)
-        for is_line, group in groupby(_thinned(points), lambda p: math.isfinite(p[1]))
-        if is_line
-    ]
     return Chart(
-        path="".join(f"M{line}" if "L" in line else f"M{line}h0.1" for line in lines),
+        path=path_of(points, across, down),
         x_ticks=tuple((across(x), f"{x:,.10g}") for x in x_ticks if x <= x_high),
         y_ticks=tuple((down(y), f"{y:.4g}") for y in y_ticks),
         smallest=min(ys),
@@ -64,7 +59,17 @@ def chart(points: Sequence[Point]) -> Chart | None:
     )
 
 
-def _ticks(low: float, high: float, count: int) -> list[float]:
+def path_of(points: Sequence[Point], across: Callable[[float], str], down: Callable[[float], str]) -> str:
+    """A path for SVG through the points, of many of them; what is not finite leaves a gap."""
+    lines = [
+        "L".join(f"{across(x)} {down(y)}" for x, y in group)
+        for is_line, group in groupby(thinned(points), lambda p: math.isfinite(p[1]))
+        if is_line
+    ]
+    return "".join(f"M{line}" if "L" in line else f"M{line}h0.1" for line in lines)
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers from at or below `low` to at or above `high`, about `count` + 1 of them."""
     span = (high - low) or abs(low) or 1.0
     power = 10.0 ** math.floor(math.log10(span / count))
@@ -73,7 +78,7 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
     return [k * size for k in range(first, max(last, first + 1) + 1)]
 
 
-def _thinned(points: Sequence[Point]) -> Iterator[Point]:
+def thinned(points: Sequence[Point]) -> Iterator[Point]:
     """Of many points the lowest and the highest in each of `NUM_BINS` parts; those not finite as they are."""
     if len(points) <= 2 * NUM_BINS:
         yield from points

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from samestep.record import Record
+from samestep.report.faster import answer, widest
 from samestep.report.material import Material, Verification
+from samestep.report.sweep import Sweep
 from samestep.report.wording import counted, duration, joined, number
 
 
@@ -23,9 +25,11 @@ class Headline:
 
 
 def headline(material: Material) -> Headline:
-    """That of the verdict where there is one, else that of the training."""
+    """That of the verdict where there is one, else that of the sweep, else that of the training."""
     if material.verification is not None:
         return _of_verdict(material.verification)
+    if material.sweep is not None:
+        return _of_sweep(material.sweep)
     assert material.record is not None
     return _of_training(material.record)
 
@@ -81,6 +85,25 @@ def _of_verdict(verification: Verification) -> Headline:
             ("runs made", number(len(verification.runs))),
             ("time taken", duration(sum(run.seconds for run in verification.runs))),
         ),
+    )
+
+
+def _of_sweep(sweep: Sweep) -> Headline:
+    found = answer(sweep)
+    facts = [("GPUs compared", joined([str(size) for size in sweep.worlds]))]
+    if sizes := sorted({family[0].batch_size for family in sweep.families()}):
+        name = "batch of one GPU" if sweep.is_weak else "global batch"
+        facts.append((name, joined([number(size) for size in sizes])))
+    facts.append(("rounds", number(sweep.rounds)))
+    if (half := widest(sweep)) is not None:
+        facts.append(("widest interval of a step", f"±{half:.1%}"))
+    return Headline(
+        kind="Speed",
+        title=found.title,
+        symbol=found.symbol,
+        sentence=found.sentence,
+        is_good=found.is_good,
+        facts=tuple(facts),
     )
 
 

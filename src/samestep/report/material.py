@@ -1,6 +1,7 @@
 """Material: what a folder holds that a page can be made of, read and checked; it judges and draws nothing.
 
     DIR/verdict.json     what `samestep verify --out DIR` answered
+    DIR/scale.json …     what `samestep scale --out DIR` measured, see `samestep.report.sweep`
     DIR/record.json …    the record of a training run, see `samestep.record`
 
 Fields of a later Samestep are passed over; a file of another version is refused with a sentence.
@@ -11,11 +12,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from samestep import __version__
 from samestep.errors import RecordError, listed
-from samestep.record import Record, read_json
+from samestep.record import Record
+from samestep.report.sweep import Sweep, read_sweep
+from samestep.report.written import FindingRow, Written, read_written
 
 VERSION = 1
 """Of verdict.json; a file that names none has this one."""
@@ -36,11 +36,7 @@ _WORDS = {
 }
 
 
-class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class FirstDifference(_Read):
+class FirstDifference(Written):
     """Where two runs first differ by more than rounding explains; sizes are in the quantity's own unit."""
 
     step: int
@@ -60,16 +56,7 @@ class FirstDifference(_Read):
         return _WORDS.get(self.quantity, f"{self.quantity}, {{}}").replace("{}", self.name)
 
 
-class FindingRow(_Read):
-    """One thing noticed, as `samestep.findings.Finding` writes it."""
-
-    cause: str = ""
-    message: str = ""
-    evidence: dict[str, Any] = Field(default_factory=dict)
-    fix: str = ""
-
-
-class RunRow(_Read):
+class RunRow(Written):
     """A run that was made for a verdict; `name` is its folder below that of the verification."""
 
     name: str
@@ -80,7 +67,7 @@ class RunRow(_Read):
     failure: str = ""
 
 
-class Verification(_Read):
+class Verification(Written):
     """What verdict.json says; `command` is the words that `samestep` was called with, if they are known."""
 
     verdict: Literal["same", "equal", "different", "inconclusive"]
@@ -100,13 +87,14 @@ class Verification(_Read):
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """All that is known of a folder; at least one of `verification` and `record` is there."""
+    """All that is known of a folder; at least one of `verification`, `sweep` and `record` is there."""
 
     folder: Path
     verification: Verification | None = None
+    sweep: Sweep | None = None
     record: Record | None = None
     findings: tuple[FindingRow, ...] = field(default=())
-    """Those of both, each once."""
+    """Those of all, each once."""
 
     @classmethod
     def read(cls, folder: Path) -> "Material":
@@ -115,41 +103,27 @@ class Material:
             raise RecordError(
                 f"A report on {folder} was asked for, but {what}; name a folder that --out was given."
             )
-        verification = _verification(folder / "verdict.json")
+        verification = read_written(
+            folder / "verdict.json",
+            Verification,
+            version=VERSION,
+            noun="a verdict",
+            again="verify the program again",
+        )
+        sweep = read_sweep(folder)
         record = Record.read(folder) if (folder / "record.json").exists() else None
-        if verification is None and record is None:
+        if verification is None and sweep is None and record is None:
             raise RecordError(_nothing(folder))
+        rows = map(_finding, record.findings()) if record is not None else ()
+        own = (answer.findings for answer in (verification, sweep) if answer is not None)
+        findings = {(found.cause, found.message): found for found in chain(*own, rows)}
         return cls(
-            folder=folder, verification=verification, record=record, findings=_findings(verification, record)
+            folder=folder,
+            verification=verification,
+            sweep=sweep,
+            record=record,
+            findings=tuple(findings.values()),
         )
-
-
-def _verification(path: Path) -> Verification | None:
-    if not path.exists():
-        return None
-    raw = read_json(path)
-    if raw is None:
-        raise RecordError(f"{path} is not a JSON object that can be read; verify the program again.")
-    if raw.get("version", VERSION) != VERSION:
-        by = f" ({raw['samestep']})" if raw.get("samestep") else ""
-        raise RecordError(
-            f"{path} has version {raw['version']}, and Samestep {__version__} reads version {VERSION}; "
-            f"make the report with the Samestep that wrote it{by}."
-        )
-    try:
-        return Verification.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
-        raise RecordError(
-            f"{path} is not a verdict that can be read ({place}: {first['msg']}); verify the program again."
-        ) from None
-
-
-def _findings(verification: Verification | None, record: Record | None) -> tuple[FindingRow, ...]:
-    own = verification.findings if verification is not None else ()
-    rows = (_finding(row) for row in record.findings()) if record is not None else ()
-    return tuple({(found.cause, found.message): found for found in chain(own, rows)}.values())
 
 
 def _finding(row: dict[str, Any]) -> FindingRow:
@@ -164,15 +138,14 @@ def _finding(row: dict[str, Any]) -> FindingRow:
 
 
 def _nothing(folder: Path) -> str:
-    below = sorted(
-        {path.parent.name for name in ("record", "verdict") for path in folder.glob(f"*/{name}.json")}
-    )
+    names = ("verdict.json", "scale.json", "record.json")
+    below = sorted({path.parent.name for name in names for path in folder.glob(f"*/{name}")})
     if below:
         return (
-            f"{folder} itself holds neither a verdict nor the record of a run, but folders in it do; "
-            f"name one of them: {listed(below)}."
+            f"{folder} itself holds neither a verdict nor a sweep nor the record of a run, but folders in it "
+            f"do; name one of them: {listed(below)}."
         )
     return (
-        f"{folder} holds nothing to report: neither verdict.json nor record.json is there; "
-        "name a folder that `samestep verify --out` or `samestep train --out` was given."
+        f"{folder} holds nothing to report: none of {listed(list(names))} is there; name a folder that "
+        "--out of `samestep verify`, `samestep scale` or `samestep train` was given."
     )

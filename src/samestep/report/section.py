@@ -17,4 +17,6 @@ class Section:
 
     name: str
     title: str
+    short: str = ""
+    """What the list of sections calls it, if not by its title."""
     values: Callable[[Material], Mapping[str, Any] | None]

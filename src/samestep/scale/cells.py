@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from samestep import __version__
 from samestep.findings import Finding
 from samestep.scale.variants import Cell
+
+VERSION = 1
+"""Of what is written to scale.json."""
 
 Status = Literal["measured", "refused", "failed", "not measured"]
 
@@ -51,11 +55,19 @@ class CellResult:
     """Steps of one pass over the data, with evaluation and checkpoints as often as they were seen."""
     steps_per_epoch: int | None = None
     evaluation_s: float | None = None
-    """Of an epoch; so are checkpoints."""
+    """Of an epoch; so are checkpoints. None if no run was long enough to tell."""
     checkpoint_s: float | None = None
+    start_s: float | None = None
+    """From the start of the processes to their first step."""
+    warm_up_s: float | None = None
+    """What the first steps took longer than others, compiling included."""
     cpu_utilisation: float | None = None
     """Of all cores of the host, by the ranks' own processes."""
+    gpu_utilisation: float | None = None
+    energy_j: float | None = None
+    """Of a step, of all GPUs together."""
     memory_bytes: int | None = None
+    """Of the rank that had most."""
     num_rounds: int = 0
     reason: str = ""
     """Why there are no times."""
@@ -86,6 +98,21 @@ class Part:
     def is_noise(self) -> bool:
         return self.low <= 0.0 <= self.high
 
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"is_noise": self.is_noise}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochGap:
+    """From ideal to measured time of the first epoch, start-up included; the parts add up exactly."""
+
+    ideal_s: float
+    measured_s: float
+    parts: tuple[Part, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"parts": [part.to_json() for part in self.parts]}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
@@ -96,6 +123,8 @@ class Gap:
     ideal_s: float
     measured_s: float
     parts: tuple[Part, ...]
+    epoch: EpochGap | None = None
+    """None where an epoch has no length that could be told."""
 
     @property
     def cell(self) -> Cell:
@@ -105,9 +134,10 @@ class Gap:
         return next((part for part in self.parts if part.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self)
-        values["parts"] = [dataclasses.asdict(part) | {"is_noise": part.is_noise} for part in self.parts]
-        return values
+        return dataclasses.asdict(self) | {
+            "parts": [part.to_json() for part in self.parts],
+            "epoch": None if self.epoch is None else self.epoch.to_json(),
+        }
 
 
 @dataclass(kw_only=True)
@@ -123,12 +153,31 @@ class Result:
     precision: float = 0.03
     """Half of an interval, as a part of its value, that is narrow enough."""
     is_weak: bool = False
+    stopped_because: str = ""
+    outlook: str = ""
+    """What more time would buy."""
+    remarks: list[str] = field(default_factory=list)
+    threads_per_rank: int | None = None
+    target: str = ""
+    command: list[str] = field(default_factory=list)
+    """The words after `samestep` that ask for the same again."""
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    """Loss against steps, examples and seconds, one for each cell."""
+    noise_scale: Mapping[str, Any] | None = None
 
     def cell(self, cell: Cell) -> CellResult | None:
         return next((found for found in self.cells if found.cell == cell), None)
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "version": VERSION,
+            "samestep": __version__,
+            "command": self.command,
+            "target": self.target,
+            "threads_per_rank": self.threads_per_rank,
+            "stopped_because": self.stopped_because,
+            "outlook": self.outlook,
+            "remarks": self.remarks,
             "cells": [dataclasses.asdict(cell) | {"marks": list(cell.marks)} for cell in self.cells],
             "gaps": [gap.to_json() for gap in self.gaps],
             "findings": [finding.to_json() for finding in self.findings],
@@ -137,4 +186,6 @@ class Result:
             "rounds": self.num_rounds,
             "precision": self.precision,
             "is_weak": self.is_weak,
+            "curves": self.curves,
+            "noise_scale": self.noise_scale,
         }

@@ -1,11 +1,14 @@
 """Estimates: finished runs → the median time of each variant, and draws of it. Knows no cells, no rules."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property
+from itertools import combinations
+
+import numpy as np
 
 from samestep.scale.runs import Finished
-from samestep.scale.statistics import Blocks, Bootstrap, Floats, Series, median
+from samestep.scale.statistics import Blocks, Bootstrap, Floats, Interval, Series, deviation, interval, median
 from samestep.scale.variants import Variant
 
 
@@ -35,6 +38,49 @@ class Estimates:
         """The median over rounds of a run's mean, in whole ticks."""
         return median([blocks.value(series) for blocks in self._blocks[variant.name].values()])
 
+    def over_rounds(self, values: Mapping[int, float]) -> tuple[float, Floats]:
+        """The median of one value a round, and draws of it, of the same rounds as those of variants."""
+        return float(np.median(list(values.values()))), self._bootstrap.medians(values)
+
     def draws(self, variant: Variant, series: Series = "lockstep") -> Floats:
         """Draws of the value, of the same rounds as those of any other variant."""
         return self._draws(variant.name, series)
+
+    def around(self, draws: Floats, value: float) -> Interval:
+        """The interval of a time, or of a ratio of two."""
+        usual = None if self._usual is None else self._usual * abs(value)
+        return interval(draws, value, num_rounds=self._num_rounds, usual=usual)
+
+    def around_difference(self, draws: Floats, value: float, of: float) -> Interval:
+        """The interval of the difference of two times, which are about as long as `of`.
+
+        A single round does not tell it: it may then be anything up to those times, in either direction.
+        """
+        if self._num_rounds < 2:
+            return Interval(low=min(value, 0.0) - abs(of), high=max(value, 0.0) + abs(of))
+        usual = None if self._usual_apart is None else self._usual_apart * of
+        return interval(draws, value, num_rounds=self._num_rounds, usual=usual)
+
+    @property
+    def _num_rounds(self) -> int:
+        return max((len(by_round) for by_round in self._blocks.values()), default=0)
+
+    @cached_property
+    def _relative(self) -> list[Floats]:
+        """Draws of every variant that more than one round measured, as parts of its value."""
+        variants = [variant for variant in self.runs if len(self._blocks.get(variant.name, ())) > 1]
+        return [self.draws(variant) / self.value(variant) for variant in variants]
+
+    @cached_property
+    def _usual(self) -> float | None:
+        """By what part the median of a variant is off; None if nothing tells."""
+        return self._root_mean_square(self._relative)
+
+    @cached_property
+    def _usual_apart(self) -> float | None:
+        """The same of two variants, of what they do not share."""
+        return self._root_mean_square([one - other for one, other in combinations(self._relative, 2)])
+
+    def _root_mean_square(self, draws: list[Floats]) -> float | None:
+        found = [deviation(each, self._num_rounds) for each in draws]
+        return float(np.sqrt(np.mean(np.square(found)))) if found else None

@@ -1,11 +1,12 @@
 """Evidence: what rules about lost speed look at, and the words that they tell numbers with."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from samestep.findings import Finding
 from samestep.scale.cells import CellResult, Gap, Part, Result
 from samestep.scale.estimates import Estimates
+from samestep.scale.looks import Look
 from samestep.scale.runs import Facts, Finished
 from samestep.scale.variants import Cell, Comparison, Role, Variant
 
@@ -32,6 +33,8 @@ class Evidence:
     comparisons: Sequence[Comparison]
     estimates: Estimates
     has_norms: bool = False
+    looks: Mapping[int, Look] = field(default_factory=dict)
+    """By number of ranks."""
 
     def costly(self, name: str) -> list[Costly]:
         """The bars of that name that matter, the costliest first."""

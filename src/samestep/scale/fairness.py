@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from samestep.errors import listed
 from samestep.scale.cells import CellResult, Mark
 from samestep.scale.estimates import Estimates
+from samestep.scale.looks import Look
 from samestep.scale.runs import Facts, Finished
-from samestep.scale.statistics import LEVEL, coverage
 from samestep.scale.variants import Comparison
 
 EXAMPLES_APART = 0.02
 """Part by which examples of a step may differ: batches are not always divisible by the number of ranks."""
 NOISY = 0.10
-FEWEST_STEPS = 20
+FEWEST_STEPS = 8
+"""After warm-up: fewer than two for each of the four batches that its end is found by."""
+TWICE = 1.5
+"""Times the examples that a pass has on one rank, from which on they are drawn twice; padding adds fewer."""
 BUSY_CORES = 0.25
 BUSY_SHARE = 0.05
 """Others are busy from so many cores on, or from that part of all cores."""
@@ -34,6 +37,8 @@ class Compared:
     """As the program is, of both cells."""
     all_runs: Sequence[Finished]
     """Of all variants that the gap is made of, too."""
+    look: Look | None = None
+    """What was seen of the program on so many GPUs before it was timed."""
 
     @property
     def facts(self) -> Iterator[tuple[Finished, Facts]]:
@@ -49,7 +54,14 @@ class Compared:
 Rule = Callable[[Compared], Iterator[Mark]]
 
 
-def marks(comparison: Comparison, estimates: Estimates, result: CellResult, *, has_norms: bool) -> list[Mark]:
+def marks(
+    comparison: Comparison,
+    estimates: Estimates,
+    result: CellResult,
+    *,
+    has_norms: bool,
+    look: Look | None = None,
+) -> list[Mark]:
     """All that is to be said of a cell's comparison; refusals first."""
     roles = comparison.roles(has_norms=has_norms)
     plain = list(dict.fromkeys((roles["full"], roles["one"])))
@@ -58,6 +70,7 @@ def marks(comparison: Comparison, estimates: Estimates, result: CellResult, *, h
         result=result,
         runs=[run for variant in plain for run in estimates.measured(variant)],
         all_runs=[run for variant in dict.fromkeys(roles.values()) for run in estimates.measured(variant)],
+        look=look,
     )
     found = [mark for rule in RULES for mark in rule(compared)]
     return sorted(found, key=lambda mark: not mark.is_refusal)
@@ -131,6 +144,35 @@ def other_examples(compared: Compared) -> Iterator[Mark]:
         )
 
 
+def repeated_examples(compared: Compared) -> Iterator[Mark]:
+    """A pass that several ranks draw several times over."""
+    cell = compared.comparison.cell
+    drawn: dict[bool, int] = {}
+    for run, facts in compared.facts:
+        if facts.loading is not None and facts.loading.num_drawn:
+            drawn[run.variant.gpus == 1] = facts.loading.num_drawn
+    if cell.gpus > 1 and len(drawn) == 2 and drawn[False] >= TWICE * drawn[True]:
+        yield compared.mark(
+            "repeated-examples",
+            f"The ranks draw {drawn[False]:,} examples in a pass over {drawn[True]:,}, so that examples per "
+            "second count the same ones again, and an epoch is no shorter; share the data set out among the "
+            "ranks.",
+            is_refusal=True,
+        )
+
+
+def no_group(compared: Compared) -> Iterator[Mark]:
+    """Ranks that never meet."""
+    if compared.comparison.cell.gpus > 1 and compared.look is not None and not compared.look.is_joined:
+        yield compared.mark(
+            "no-process-group",
+            "The program makes no process group, so that each rank trains a model of its own: several "
+            "trainings, and none of them faster; let it call torch.distributed.init_process_group, and "
+            "exchange gradients.",
+            is_refusal=True,
+        )
+
+
 def other_precision(compared: Compared) -> Iterator[Mark]:
     """Numbers of other kinds."""
     kinds = sorted({precision for _, facts in compared.facts for precision in facts.precisions})
@@ -179,27 +221,25 @@ def too_few_steps(compared: Compared) -> Iterator[Mark]:
         yield compared.mark(
             "too-few-steps",
             f"{fewest.variant} took {fewest.num_steps} steps, of which {fewest.num_kept} came after "
-            f"warm-up, and {FEWEST_STEPS} are needed; let the program train for longer.",
+            f"warm-up, and {FEWEST_STEPS} are needed; {_for_longer(fewest)}.",
         )
     unsettled = [run for run in compared.all_runs if run.num_kept >= FEWEST_STEPS and not run.is_warm_up_over]
     if unsettled:
         run = unsettled[0]
         yield compared.mark(
             "warm-up-not-over",
-            f"Steps of {run.variant} still changed when the run of {run.num_steps} steps ended; let the "
-            "program train for longer.",
+            f"Steps of {run.variant} still changed when the run of {run.num_steps} steps ended; "
+            f"{_for_longer(run)}.",
         )
 
 
-def too_few_rounds(compared: Compared) -> Iterator[Mark]:
-    """Rounds too few for an interval that holds what it says."""
-    rounds = compared.result.num_rounds
-    if rounds and coverage(rounds) < LEVEL:
+def one_round(compared: Compared) -> Iterator[Mark]:
+    """A single round, of which nobody can tell how much rounds differ."""
+    if compared.result.num_rounds == 1:
         yield compared.mark(
-            "few-rounds",
-            f"{rounds} round{'s' * (rounds > 1)}: an interval over so few has the truth in it "
-            f"{coverage(rounds):.0%} of the time if rounds differ more than steps do, and not {LEVEL:.0%}; "
-            "make 6 or more (--budget).",
+            "one-round",
+            "One round was made: its steps tell the interval, and what differs from round to round is not in "
+            "it; make 3 rounds or more (--budget).",
         )
 
 
@@ -207,13 +247,21 @@ RULES: tuple[Rule, ...] = (
     other_device,
     other_clock_limit,
     other_examples,
+    repeated_examples,
+    no_group,
     other_precision,
     other_threads,
     busy,
     too_noisy,
     too_few_steps,
-    too_few_rounds,
+    one_round,
 )
+
+
+def _for_longer(run: Finished) -> str:
+    """What to do about a run that was too short: it ended by itself, or we ended it."""
+    is_cut = run.status == "cut"
+    return "let each run go on for longer (--seconds)" if is_cut else "let the program train for longer"
 
 
 def _middle(values: Sequence[float]) -> float:

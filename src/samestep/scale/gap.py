@@ -6,22 +6,24 @@ rounds:
 
     ideal                     f · T(1)
     smaller batch             alone − f · alone-full
-    sharing the host          mean over ranks of cached − alone
+    sharing the host          fastest rank of cached − alone
     input pipeline            mean of silent − mean of cached − f · (T(1) − alone-full)
-    waiting for the slowest   lockstep of silent − mean of silent
+    waiting for the slowest   lockstep of silent − mean of silent + mean of cached − fastest rank of cached
     exchange not hidden       local-norms (or full) − lockstep of silent
     synchronised norms        full − local-norms
     measured                  full
 
-The sum telescopes. All times are in whole ticks (`statistics.TICK_S`), f times a time too, so the differences
-are exact in floating point, and the bars add up to the last bit in any order.
+Means are over ranks; a host that is shared slows all ranks down, so it is the fastest that tells by how much,
+and what ranks differ by is waiting. The sum telescopes. All times are in whole ticks (`statistics.TICK_S`),
+f times a time too, so the differences are exact in floating point, and the bars add up to the last bit in any
+order.
 """
 
 from dataclasses import dataclass
 
 from samestep.scale.cells import Gap, Part
 from samestep.scale.estimates import Estimates
-from samestep.scale.statistics import Floats, Series, interval, on_ticks
+from samestep.scale.statistics import Floats, Series, on_ticks
 from samestep.scale.variants import Comparison, Role
 
 SMALLER_BATCH = "smaller batch"
@@ -46,6 +48,9 @@ class _Time:
     def __sub__(self, other: "_Time") -> "_Time":
         return _Time(self.seconds - other.seconds, self.draws - other.draws)
 
+    def __add__(self, other: "_Time") -> "_Time":
+        return _Time(self.seconds + other.seconds, self.draws + other.draws)
+
     def part(self, f: float) -> "_Time":
         """So many times this one."""
         return _Time(on_ticks(f * self.seconds), f * self.draws)
@@ -64,12 +69,13 @@ def gap(comparison: Comparison, estimates: Estimates, *, has_norms: bool) -> Gap
     full, ideal = time("full"), time("one").part(f)
     if all(estimates.has(roles[role]) for role in _DIVIDING):
         cached, silent, lockstep = time("cached", "mean"), time("silent", "mean"), time("silent")
+        fastest = time("cached", "fastest")
         alone, alone_full = time("alone"), time("alone-full").part(f)
         bars = {
             SMALLER_BATCH: alone - alone_full,
-            SHARING: cached - alone,
+            SHARING: fastest - alone,
             INPUT: (silent - cached) - (ideal - alone_full),
-            WAITING: lockstep - silent,
+            WAITING: (lockstep - silent) + (cached - fastest),
         }
         if has_norms and estimates.has(roles["local-norms"]):
             local = time("local-norms")
@@ -83,10 +89,9 @@ def gap(comparison: Comparison, estimates: Estimates, *, has_norms: bool) -> Gap
         batch_size=comparison.cell.batch_size,
         ideal_s=ideal.seconds,
         measured_s=full.seconds,
-        parts=tuple(_part(name, bar) for name, bar in bars.items()),
+        parts=tuple(
+            Part(name=name, seconds=bar.seconds, low=around.low, high=around.high)
+            for name, bar in bars.items()
+            for around in [estimates.around_difference(bar.draws, bar.seconds, full.seconds)]
+        ),
     )
-
-
-def _part(name: str, bar: _Time) -> Part:
-    around = interval(bar.draws, bar.seconds)
-    return Part(name=name, seconds=bar.seconds, low=around.low, high=around.high)

@@ -30,6 +30,9 @@ class Sweep:
     is_weak: bool = False
     precision: float = 0.03
     budget_s: float | None = None
+    fewest_rounds: int = 1
+    """That are made whatever the budget."""
+    most_rounds: int = MOST_ROUNDS
     seed: int = 0
 
     @property
@@ -37,9 +40,10 @@ class Sweep:
         return comparisons(self.worlds, self.batches, is_weak=self.is_weak)
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same for a sweep to be continued: all but its budget and its precision."""
+        """What must be the same for a sweep to be continued: all but how long and how precise it is."""
         values = asdict(self)
-        del values["precision"], values["budget_s"]
+        for name in ("precision", "budget_s", "fewest_rounds", "most_rounds"):
+            del values[name]
         # as they come back from a file
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
@@ -72,7 +76,10 @@ class Outlook:
 
     def __str__(self) -> str:
         now = f"±{self.half_width:.1%} after {_counted(self.num_rounds, 'round')}"
-        more = f"{self.more_rounds} more, about {self.more_s:.0f} s"
+        if self.more_rounds > MOST_ROUNDS:
+            aim = f"±{self.expected_half_width:.1%} would take about {self.more_rounds} more"
+            return f"{now}; {aim}: better measure when the machine is free, or longer runs (--seconds)"
+        more = f"{self.more_rounds} more, about {_told_s(self.more_s)}"
         return f"{now}; {more}, would make it about ±{self.expected_half_width:.1%}"
 
 
@@ -140,13 +147,14 @@ class Plan:
     def decide(self, half_widths: Mapping[Cell, float | None], spent_s: float) -> Decision:
         """Whether to make the next run, given half of each cell's interval as a part of its time.
 
-        The first round is always made whole: without it there is nothing to tell.
+        The first round is always made whole: without it there is nothing to tell. The budget is for
+        what comes after `fewest_rounds`.
         """
         rounds, budget = self.num_rounds, self.sweep.budget_s
         if not self.variants:
             return Decision(is_over=True, reason="every run failed, so there is nothing left to measure")
-        if not rounds:
-            return Decision(is_over=False, reason="the first round is not complete")
+        if rounds < max(1, min(self.sweep.fewest_rounds, self.sweep.most_rounds)):
+            return Decision(is_over=False, reason="the first rounds are not complete")
         widest = _widest(half_widths)
         if rounds >= FEWEST_ROUNDS and widest is not None and widest <= self.sweep.precision:
             told = f"±{widest:.1%}, and ±{self.sweep.precision:.1%} was asked for"
@@ -154,12 +162,32 @@ class Plan:
         if budget is not None:
             if spent_s >= budget:
                 return Decision(is_over=True, reason=f"the time of {budget:.0f} s is used up")
-            if self.is_between_rounds and spent_s + (self.round_s or 0.0) > budget:
+            is_enough = rounds >= FEWEST_ROUNDS and self.is_between_rounds
+            if is_enough and spent_s + (self.round_s or 0.0) > budget:
                 told = f"{budget - spent_s:.0f} s of {budget:.0f} s are left"
                 return Decision(is_over=True, reason=f"{told}, and a round takes {self.round_s:.0f} s")
-        if rounds >= MOST_ROUNDS:
-            return Decision(is_over=True, reason=f"{rounds} rounds were made, and more would tell little")
+        if rounds >= self.sweep.most_rounds:
+            told = f"the most that were asked for, {_counted(rounds, 'round')}, are made"
+            return Decision(is_over=True, reason=told)
         return Decision(is_over=False, reason="the intervals are still wide")
+
+    def remaining_s(self, half_widths: Mapping[Cell, float | None], spent_s: float) -> float | None:
+        """How long the sweep still takes, as far as its runs so far tell; None before the first."""
+        round_s, missing_s = self.round_s, self.missing_s
+        if round_s is None or missing_s is None:
+            return None
+        rounds, widest = self.num_rounds, _widest(half_widths)
+        if rounds >= FEWEST_ROUNDS and widest is not None:
+            needed = math.ceil(rounds * (widest / self.sweep.precision) ** 2)
+        else:
+            needed = FEWEST_ROUNDS
+        # the round under way, or the next, is the one that is missing
+        more = max(0, min(needed, self.sweep.most_rounds) - rounds - 1)
+        due = max(0, min(self.sweep.fewest_rounds, self.sweep.most_rounds) - rounds - 1)
+        expected_s = missing_s + more * round_s
+        if self.sweep.budget_s is not None:
+            expected_s = min(expected_s, max(self.sweep.budget_s - spent_s, missing_s + due * round_s))
+        return expected_s
 
     def outlook(self, half_widths: Mapping[Cell, float | None]) -> Outlook | None:
         """What it would take to reach the precision, or what twice the rounds would buy if it is reached."""
@@ -199,6 +227,10 @@ def _widest(half_widths: Mapping[Cell, float | None]) -> float | None:
     """The widest interval; None while one is not known."""
     known = [width for width in half_widths.values() if width is not None]
     return max(known) if known and len(known) == len(half_widths) else None
+
+
+def _told_s(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _counted(count: int, noun: str) -> str:

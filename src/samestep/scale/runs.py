@@ -33,6 +33,10 @@ class Host:
     devices: tuple[str, ...] = ()
     """Models of the devices, as their driver names them."""
     clock_limits_mhz: tuple[int, ...] = ()
+    gpu_utilisation: float | None = None
+    """Of the devices of all ranks, on average over the run."""
+    power_w: float | None = None
+    """Of those devices together; None where the driver does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +77,14 @@ class Facts:
     wraps: tuple[str, ...] = ()
     num_synchronised_norms: int = 0
     loading: Loading | None = None
+    steps_per_epoch: int | None = None
+    """As the program itself says; only tasks do."""
     waits_per_step: float | None = None
     """Calls that wait for the device, such as `.item()`; None where nobody counted."""
+    start_s: float | None = None
+    """From the start of the processes to their first step; None of processes that were forked."""
+    warm_up_s: float = 0.0
+    """What the steps of warm-up took longer than as many others."""
 
     @property
     def examples_per_step(self) -> float | None:
@@ -103,9 +113,11 @@ class Finished:
     num_steps: int = 0
     num_warm_up: int = 0
     is_warm_up_over: bool = False
-    blocks: Blocks = field(default_factory=lambda: Blocks(lockstep=(), mean=(), num_steps=()))
+    blocks: Blocks = field(default_factory=lambda: Blocks(lockstep=(), mean=(), fastest=(), num_steps=()))
     facts: Facts | None = None
     host: Host | None = None
+    folder: str = ""
+    """Where its rows are, below the sweep's."""
 
     @property
     def is_measured(self) -> bool:

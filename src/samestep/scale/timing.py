@@ -1,7 +1,8 @@
 """Timing: the rows of a run → the time of each step on each rank, and where its warm-up ends.
 
 A step's time is from the end of the step before to its own, as its rank saw it, without evaluation and
-checkpoints in between. Where a device runs behind the host, single steps cannot be told apart without slowing
+checkpoints in between; the first has no step before it, and what the program did before it asked for a batch
+is start-up. Where a device runs behind the host, single steps cannot be told apart without slowing
 them down: each step of a block then has the block's mean, whose ends are synchronised.
 
 Knows steps and seconds. What a program did in them is not its matter.
@@ -111,7 +112,9 @@ def _step_times(rows: Sequence[Row]) -> dict[int, float]:
     found: dict[int, float] = {}
     for block in rows:
         if isinstance(block, Timing) and block.num_steps > 0:
-            if is_on_host and len(block.step_s) == block.num_steps:
+            if block.first_step == block.num_steps == 1:
+                times = [max(0.0, block.seconds - between_steps_s(block) - block.phases_s.get("other", 0.0))]
+            elif is_on_host and len(block.step_s) == block.num_steps:
                 times = _without(list(block.step_s), between_steps_s(block))
             else:
                 mean = max(0.0, block.seconds - between_steps_s(block)) / block.num_steps

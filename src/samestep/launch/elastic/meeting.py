@@ -1,14 +1,19 @@
-"""Meeting: torch's c10d rendezvous as members of one machine use it, to agree on who is which rank."""
+"""Meeting: torch's c10d rendezvous as members use it, to agree on who is which rank."""
 
 import time
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: TID251  not the store of a world
+from torch.distributed import (  # type: ignore[attr-defined]  # noqa: TID251  not the store of a world
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 from torch.distributed.elastic.rendezvous import (  # noqa: TID251
     RendezvousClosedError,
     RendezvousHandler,
     RendezvousInfo,
+    RendezvousStoreInfo,
     RendezvousTimeoutError,
     dynamic_rendezvous,
 )
@@ -18,7 +23,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import (  # no
 
 from samestep.launch.limits import Limits
 
-__all__ = ["HERE", "LOST", "ROUND", "Meeting", "TCPStore", "hasten"]
+__all__ = ["HERE", "LOST", "ROUND", "Meeting", "Store", "TCPStore", "hasten"]
 
 HERE = "127.0.0.1"
 MEET_S = 3.0
@@ -36,8 +41,12 @@ class Meeting(RendezvousHandler):
     nobody begins before the last has come.
     """
 
-    def __init__(self, store: TCPStore, limits: Limits) -> None:
+    def __init__(self, store: Store, limits: Limits, *, number: int, address: str = HERE) -> None:
         self._limits = limits
+        self._number = number
+        self._address = address
+        self.members: list[int] = []
+        """The numbers of those that met last, by rank."""
         self._store = store
         self._num_lost = -1
         self._handler: dynamic_rendezvous.DynamicRendezvousHandler
@@ -55,9 +64,18 @@ class Meeting(RendezvousHandler):
                 raise RendezvousClosedError
             self._use(num_left)
             try:
-                return self._handler.next_rendezvous()
+                return self._in_order(self._handler.next_rendezvous())
             except RendezvousTimeoutError:
                 continue
+
+    def _in_order(self, met: RendezvousInfo) -> RendezvousInfo:
+        """The same with ranks in the order of members; torch goes by addresses, whose order is nobody's."""
+        told = PrefixStore("samestep", met.store)
+        told.set(f"member/{met.rank}", str(self._number))
+        self.members = sorted(int(told.get(f"member/{rank}")) for rank in range(met.world_size))
+        rank = self.members.index(self._number)
+        where = RendezvousStoreInfo.build(rank, told, local_addr=self._address)
+        return RendezvousInfo(met.store, rank, met.world_size, where)
 
     def _use(self, num_left: int) -> None:
         num_lost = self._limits.most - num_left
@@ -71,7 +89,7 @@ class Meeting(RendezvousHandler):
             backend=C10dRendezvousBackend(self._store, run_id),
             min_nodes=num_left,
             max_nodes=num_left,
-            local_addr=HERE,
+            local_addr=self._address,
             timeout=dynamic_rendezvous.RendezvousTimeout(join=timedelta(seconds=MEET_S)),
             # members are not given up for lack of a sign of life: torch tells that by the time of day, which
             # may jump, and whoever is gone is known to the host at once
@@ -110,6 +128,6 @@ class Meeting(RendezvousHandler):
 
 
 def hasten() -> None:
-    """Have members on one machine see one another at once; without this a round takes two seconds more."""
+    """Have members see one another at once; without this a round takes two seconds more."""
     if hasattr(dynamic_rendezvous, "_delay"):
         dynamic_rendezvous._delay = lambda seconds: time.sleep(0.02)

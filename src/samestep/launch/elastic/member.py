@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import DistStoreError  # noqa: TID251
+from torch.distributed import DistNetworkError, DistStoreError  # noqa: TID251
 from torch.distributed.elastic.agent.server.api import (  # noqa: TID251
     RunResult,
     WorkerGroup,
@@ -26,12 +26,14 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std  # n
 from torch.distributed.elastic.rendezvous import RendezvousClosedError  # noqa: TID251
 
 from samestep.launch.elastic import stopping
-from samestep.launch.elastic.meeting import HERE, ROUND, Meeting, TCPStore
+from samestep.launch.elastic.meeting import ROUND, Meeting, Store
 from samestep.launch.failure import RankError
 from samestep.launch.folder import clear_rank
 from samestep.launch.job import Job
 from samestep.launch.limits import Limits
+from samestep.launch.machine import address_at
 from samestep.launch.roll import Ended, Roll, Started, Verdict
+from samestep.launcher import Seat
 from samestep.record import rank_folder, read_json
 
 MONITOR_S = 0.1
@@ -60,14 +62,16 @@ class Member(LocalElasticAgent):
     """Torch's elastic agent for one rank; its number is that of its device and never changes."""
 
     def __init__(
-        self, folder: Path, number: int, store: TCPStore, limits: Limits, *, gpus: Sequence[str]
+        self, folder: Path, number: int, store: Store, limits: Limits, *, seat: Seat, gpus: Sequence[str]
     ) -> None:
         self._folder = folder
         self._number = number
         self._members = store
         self._limits = limits
-        self._meeting = Meeting(store, limits)
-        self._roll = Roll(folder)
+        self._seat = seat
+        address = address_at(seat)
+        self._meeting = Meeting(store, limits, number=number, address=address)
+        self._roll = Roll(folder, seat.index)
         self._gpus = gpus
         self._rank = self._round = 0
         self._ended_at: float | None = None
@@ -81,7 +85,7 @@ class Member(LocalElasticAgent):
             rdzv_handler=self._meeting,
             max_restarts=1 << 20,  # `_judge` decides
             monitor_interval=MONITOR_S,
-            local_addr=HERE,
+            local_addr=address,
         )
         logs = folder / "agent" / f"member-{number}"
         logs.mkdir(parents=True, exist_ok=True)
@@ -101,16 +105,22 @@ class Member(LocalElasticAgent):
                 continue  # one of those that met was lost before it had told all
 
     def _make_known(self, group: Any) -> None:
-        """Tell the others of the round which member this is, and the rank what all agreed on."""
+        """Tell the rank what all members of the round agreed on."""
         self._rank, store = int(group.group_rank), group.store
-        store.set(f"samestep/member/{self._rank}", str(self._number))
+        members = self._meeting.members
         if self._rank == 0:
             store.set(ROUND, str(self._members.add(ROUND, 1)))
-        members = [int(store.get(f"samestep/member/{rank}")) for rank in range(group.group_world_size)]
         self._round = int(store.get(ROUND))
         os.environ["SAMESTEP_RESTARTS"] = str(self._round - 1)
+        per_seat = self._limits.most // self._seat.count
+        own = [member for member in members if member // per_seat == self._seat.index]
+        os.environ |= {
+            "SAMESTEP_LOCAL_RANK": str(own.index(self._number)),
+            "SAMESTEP_LOCAL_SIZE": str(len(own)),
+            "SAMESTEP_SEAT": f"{self._seat.index}/{self._seat.count}",
+        }
         if self._gpus:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[member] for member in members)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[member % per_seat] for member in own)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._end = self._ended_at = self._erred_at = None
@@ -122,7 +132,14 @@ class Member(LocalElasticAgent):
         ids: dict[int, Any] = super()._start_workers(worker_group)
         stopping.heed()  # torch has put its own in place
         self._roll.write(
-            Started(round=self._round, member=self._number, rank=self._rank, size=size, pid=ids[0])
+            Started(
+                round=self._round,
+                member=self._number,
+                rank=self._rank,
+                size=size,
+                pid=ids[0],
+                seat=self._seat.index,
+            )
         )
         return ids
 
@@ -242,6 +259,10 @@ class Member(LocalElasticAgent):
             return FAILED
         except RendezvousClosedError:
             return FAILED
+        except DistNetworkError:
+            if (self._own / "done").exists():
+                return DONE  # the keeper of the store was as well, and did not wait
+            raise
         return DONE
 
 

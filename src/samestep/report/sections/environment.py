@@ -7,8 +7,10 @@ from samestep.record import Record
 from samestep.report.material import Material
 from samestep.report.section import Section
 from samestep.report.surroundings import Surroundings, surroundings
+from samestep.report.sweep import Sweep
 from samestep.report.wording import joined, label, told
 
+MOST_VALUES = 60
 _ABOUT = ("samestep", "torch", "python", "host", "devices", "threads", "mode", "shards", "precision", "seed",
           "batch_size", "accumulate", "overrides")  # fmt: skip
 
@@ -16,6 +18,8 @@ _ABOUT = ("samestep", "torch", "python", "host", "devices", "threads", "mode", "
 def _values(material: Material) -> Mapping[str, Any] | None:
     seen: dict[str, dict[str, None]] = {}
     pairs = [pair for found in surroundings(material) for pair in _of_run(found)]
+    if material.sweep is not None:
+        pairs += _of_sweep(material.sweep)
     if material.record is not None:
         pairs += _of_record(material.record)
     for name, value in pairs:
@@ -37,6 +41,15 @@ def _of_run(found: Surroundings) -> Iterator[tuple[str, str]]:
         yield "precision of matrix products", machine.matmul_precision
     if group is not None:
         yield "backend", group.backend
+
+
+def _of_sweep(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    environment = {label(name): value for name, value in sweep.environment.items()}
+    for name, value in list(environment.items())[:MOST_VALUES]:
+        if value not in (None, "", [], {}):
+            yield name, _alike(value)
+    if sweep.threads_per_rank is not None and not any("threads" in name for name in environment):
+        yield "threads a rank", told(sweep.threads_per_rank)
 
 
 def _of_record(record: Record) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Remarks: what a verdict does not cover, and what could not be read of a record."""
+"""Remarks: what an answer does not cover, and what could not be read of a record."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ MOST_REMARKS = 50
 
 
 def _values(material: Material) -> Mapping[str, Any] | None:
-    remarks = list(material.verification.remarks) if material.verification is not None else []
+    answers = (material.verification, material.sweep)
+    remarks = [remark for answer in answers if answer is not None for remark in answer.remarks]
     if material.record is not None:
         for rows in (material.record.steps(), material.record.epochs()):
             deque(rows, maxlen=0)  # remarks come up while a record is read

@@ -8,11 +8,13 @@ from samestep.record import Record
 from samestep.report.material import Material
 from samestep.report.section import Section
 from samestep.report.surroundings import surroundings
+from samestep.report.sweep import Sweep
 
 
 def _values(material: Material) -> Mapping[str, Any] | None:
     commands = [
         *([_verify(material)] if material.verification is not None else []),
+        *([_scale(material.sweep)] if material.sweep is not None else []),
         *([_train(material.record)] if material.record is not None else []),
         ["samestep", "report", str(material.folder)],
     ]
@@ -29,6 +31,11 @@ def _verify(material: Material) -> list[str]:
         return []  # how a task is run on a rank is not how it was asked for
     worlds = ",".join(map(str, verification.worlds))
     return ["samestep", "verify", "--gpus", worlds, "--", "python", *start.program]
+
+
+def _scale(sweep: Sweep) -> list[str]:
+    """Empty where the answer was made anew from runs: they do not tell what was asked for."""
+    return ["samestep", *sweep.command[sweep.command[0] == "samestep" :]] if sweep.command else []
 
 
 def _train(record: Record) -> list[str]:

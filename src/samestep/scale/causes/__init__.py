@@ -2,10 +2,9 @@
 
 A rule is a function of the evidence that yields at most one finding, on the cell that it costs most. What is
 wrong whatever it costs (work that is done twice, one process that drives all GPUs) is told first.
-
-Not among them: times that a program prints without having synchronised its device. Its clock is not
-observed, so nothing tells whether a printed number is one of these.
 """
+
+from dataclasses import replace
 
 from samestep.findings import Finding
 from samestep.scale.causes.checkpoint_dominates import checkpoint_dominates
@@ -21,7 +20,9 @@ from samestep.scale.causes.short_epoch import short_epoch
 from samestep.scale.causes.stragglers import stragglers
 from samestep.scale.causes.synchronous_calls import synchronous_calls
 from samestep.scale.causes.too_little_work import too_little_work
+from samestep.scale.causes.unsynchronised_clock import unsynchronised_clock
 from samestep.scale.evidence import Evidence, Rule
+from samestep.scale.variants import Cell
 
 __all__ = ["CAUSES", "RULES", "Evidence", "judged"]
 
@@ -38,16 +39,29 @@ RULES: tuple[Rule, ...] = (
     checkpoint_dominates,
     synchronous_calls,
     memory_not_pinned,
+    unsynchronised_clock,
     short_epoch,
 )
 
 CAUSES = (
     "duplicated-work", "data-parallel", "input-bound", "too-little-work-per-gpu", "cpu-contention",
     "exchange-bound", "norm-bound", "stragglers", "evaluation-dominates", "checkpoint-dominates",
-    "synchronous-calls", "memory-not-pinned", "short-epoch",
+    "synchronous-calls", "memory-not-pinned", "unsynchronised-clock", "short-epoch",
 )  # fmt: skip
 """Every cause that a rule may name."""
 _ALWAYS_FIRST = ("duplicated-work", "data-parallel")
+
+
+def _with_doubt(finding: Finding, evidence: Evidence) -> Finding:
+    """What rests on times of a machine that was busy with other work says so."""
+    seen = finding.evidence
+    if "share" not in seen:
+        return finding
+    cell = evidence.result.cell(Cell(gpus=seen["gpus"], batch_size=seen["batch_size"]))
+    if cell is None or "busy" not in cell.marks:
+        return finding
+    doubt = "The machine was busy with other work, which may be the reason: measure again when it is free."
+    return replace(finding, message=f"{finding.message} {doubt}")
 
 
 def judged(evidence: Evidence) -> list[Finding]:
@@ -56,6 +70,6 @@ def judged(evidence: Evidence) -> list[Finding]:
     for rule in RULES:
         for finding in rule(evidence):
             assert finding.cause in CAUSES
-            found.append(finding)
+            found.append(_with_doubt(finding, evidence))
     found.sort(key=lambda f: (f.cause not in _ALWAYS_FIRST, -f.evidence.get("share", 0.0)))
     return found

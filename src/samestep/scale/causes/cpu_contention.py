@@ -1,16 +1,15 @@
 """CPU contention: ranks that slow each other down by being on one host."""
 
 from collections.abc import Iterator
-from statistics import median
 
 from samestep.findings import Finding
-from samestep.scale.evidence import Costly, Evidence, cost_of, on_gpus, others
+from samestep.scale.evidence import Evidence, cost_of, on_gpus, others
 from samestep.scale.gap import SHARING
 
 
 def cpu_contention(evidence: Evidence) -> Iterator[Finding]:
     """A rank that is faster alone than beside others, with nothing to exchange and nothing to fetch."""
-    found = [each for each in evidence.costly(SHARING) if _hits_all(evidence, each)]
+    found = evidence.costly(SHARING)
     if not found:
         return
     worst = found[0]
@@ -42,11 +41,3 @@ def cpu_contention(evidence: Evidence) -> Iterator[Finding]:
         },
         fix=fix,
     )  # fmt: skip
-
-
-def _hits_all(evidence: Evidence, costly: Costly) -> bool:
-    """Whether the fastest rank has at least half of the cost: one slow rank raises the mean of all, too."""
-    cached = evidence.variant(costly.gap.cell, "cached")
-    assert cached is not None, "a gap that is told apart has such a run"
-    times = [run.facts.rank_step_s for run in evidence.estimates.measured(cached) if run.facts is not None]
-    return median(sum(each) / len(each) - min(each) for each in times) <= costly.part.seconds / 2

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from samestep.findings import Finding
 from samestep.scale.evidence import MATTERS, Evidence, on_gpus, told_s
-from samestep.scale.statistics import interval
 from samestep.scale.variants import Cell
 
 
@@ -21,8 +20,8 @@ def input_bound(evidence: Evidence) -> Iterator[Finding]:
     most = None if cores is None else cores // cell.gpus
     yield Finding(
         cause="input-bound",
-        message=f"{on_gpus(cell)} a step takes {told_s(whole)} with its examples fetched by {workers} "
-        f"loader workers a rank, and {told_s(whole - cost)} with examples that are there already: "
+        message=f"{on_gpus(cell)} a step takes {told_s(whole)} with its examples fetched by "
+        f"{_told_workers(workers)} a rank, and {told_s(whole - cost)} with examples that are there already: "
         f"{share:.0%} of the time is waiting for input.",
         evidence={
             "gpus": cell.gpus, "batch_size": cell.batch_size, "seconds": cost, "share": share,
@@ -40,12 +39,15 @@ def _costs(evidence: Evidence) -> Iterator[tuple[Cell, float, float]]:
         real = evidence.variant(cell, "full" if is_one else "silent")
         cached = evidence.variant(cell, "alone-full" if is_one else "cached")
         result = evidence.result.cell(cell)
-        if real is None or cached is None or result is None or not result.step_s:
+        look = evidence.looks.get(cell.gpus)
+        is_loaded = look is None or look.is_loaded
+        if real is None or cached is None or result is None or not result.step_s or not is_loaded:
             continue
         if evidence.estimates.has(real) and evidence.estimates.has(cached):
             value, draws = evidence.estimates.value, evidence.estimates.draws
             cost = value(real, "mean") - value(cached, "mean")
-            around = interval(draws(real, "mean") - draws(cached, "mean"), cost)
+            apart = draws(real, "mean") - draws(cached, "mean")
+            around = evidence.estimates.around_difference(apart, cost, result.step_s)
             if around.low > 0 and cost >= MATTERS * result.step_s:
                 yield cell, min(cost, result.step_s), result.step_s
 
@@ -57,6 +59,10 @@ def _workers_needed(workers: int, cost: float, whole: float) -> int:
     """
     rest = max(whole - cost, whole / 100)
     return math.ceil(workers * whole / rest) if workers else max(1, math.ceil(cost / rest))
+
+
+def _told_workers(count: int) -> str:
+    return f"{count} loader worker{'s' * (count != 1)}"
 
 
 def _fix(needed: int, most: int | None, gpus: int, cores: int | None) -> str:

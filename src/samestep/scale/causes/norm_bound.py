@@ -18,8 +18,8 @@ def norm_bound(evidence: Evidence) -> Iterator[Finding]:
     count = 0 if facts is None else facts.num_synchronised_norms
     yield Finding(
         cause="norm-bound",
-        message=f"{on_gpus(cell)} {count or 'the'} synchronised norm layers wait for all ranks, each on its "
-        f"way forward and back: that costs {cost_of(worst)}.",
+        message=f"{on_gpus(cell)} {_layers(count)} for all ranks on the way forward and back: that costs "
+        f"{cost_of(worst)}.",
         evidence={
             "gpus": cell.gpus, "batch_size": cell.batch_size, "seconds": worst.part.seconds,
             "share": worst.share, "num_norms": count, "cells": others(found),
@@ -27,3 +27,9 @@ def norm_bound(evidence: Evidence) -> Iterator[Finding]:
         fix="use norms that need no other examples (group or layer norm), or leave them local if each GPU "
         "has examples enough for its statistics; both are other training",
     )  # fmt: skip
+
+
+def _layers(count: int) -> str:
+    if count == 1:
+        return "a synchronised norm layer waits"
+    return f"{count or 'the'} synchronised norm layers wait"

@@ -19,10 +19,11 @@ def short_epoch(evidence: Evidence) -> Iterator[Finding]:
         return
     steps, cell, facts = min(found, key=lambda each: each[0])
     examples = facts.loading.num_examples if facts.loading is not None else None
+    told = f"{examples:,}" if examples is not None else f"about {steps * cell.batch_size:,}"
     yield Finding(
         cause="short-epoch",
         message=f"{on_gpus(cell.cell)} an epoch is {steps} step{'s' * (steps != 1)}: the data set has "
-        f"{examples:,} examples. What an epoch costs once (starting loader workers, evaluation, "
+        f"{told} examples. What an epoch costs once (starting loader workers, evaluation, "
         "checkpoints) then weighs much, and more GPUs do not shorten it.",
         evidence={
             "gpus": cell.gpus, "batch_size": cell.batch_size, "steps_per_epoch": steps,

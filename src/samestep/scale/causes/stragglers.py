@@ -1,7 +1,6 @@
 """Stragglers: ranks that wait in every step for the slowest of them."""
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from samestep.findings import Finding
 from samestep.scale.evidence import Evidence, cost_of, on_gpus, others, told_s
@@ -13,7 +12,7 @@ UNEVEN = 1.05
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
     """The slowest rank of a step is slower than ranks are on average: always the same, or each in turn."""
-    found = evidence.costly(WAITING)
+    found = [each for each in evidence.costly(WAITING) if _are_joined(evidence, each.gap.gpus)]
     if not found:
         return
     worst = found[0]
@@ -34,19 +33,25 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def _are_joined(evidence: Evidence, gpus: int) -> bool:
+    """Ranks that know nothing of each other do not wait."""
+    look = evidence.looks.get(gpus)
+    return look is None or look.is_joined
+
+
 def _reason(times: Sequence[float], shares: Sequence[float], cost: float) -> tuple[str, str, int | None]:
     """Why, what to do, and which rank if it is always the same."""
     slowest = max(range(len(times)), key=times.__getitem__, default=None)
-    # a rank that is behind on average by half of the wait or more is the one that is waited for
-    if slowest is None or times[slowest] - sum(times) / len(times) < cost / 2:
+    # a rank that is behind the fastest by half of the wait or more is the one that is waited for
+    if slowest is None or times[slowest] - min(times) < cost / 2:
         return (
             "It is another rank each time: some steps take long on some ranks.",
             "make examples more alike in size (sort them by length, bucket them), and look for what else "
             "runs on the host",
             None,
         )
-    usual = median(times)
-    why = f"It is mostly rank {slowest}: {told_s(times[slowest])} a step, and {told_s(usual)} is usual."
+    each, fastest = told_s(times[slowest]), told_s(min(times))
+    why = f"It is mostly rank {slowest}: {each} a step, and the fastest takes {fastest}."
     if shares and sum(shares) and max(shares) * len(shares) / sum(shares) >= UNEVEN:
         told = ", ".join(f"{share:g}" for share in shares[:16])
         why += f" The ranks have unequal shares of a batch: {told} examples."

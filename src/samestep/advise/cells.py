@@ -1,0 +1,167 @@
+"""Cells: what was measured, checked before anything is made of it. Knows no files and no laws."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from samestep.advise.places import Floats, Places
+from samestep.errors import ConfigError, listed
+
+_DISAGREEMENT = 1.2
+"""Examples a second may differ by this factor from what the step's time says: other work between steps."""
+_UNITS = (300.0, 3000.0)
+"""A factor in here between neighbours is milliseconds among seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The time of a step on a number of GPUs.
+
+    `batch_per_gpu` is 1 where nobody said it: then it is the same in all cells. Cells of other jobs or
+    machines differ in `job` or `machine`.
+    """
+
+    gpus: int
+    step_s: float
+    batch_per_gpu: float = 1.0
+    nodes: int = 1
+    step_low_s: float | None = None
+    step_high_s: float | None = None
+    """Of an interval of 95 %."""
+    cpu_utilisation: float | None = None
+    """Of all cores of a node, by its ranks."""
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    """By name, what the step takes longer than the same share of one GPU's step."""
+    job: str = ""
+    machine: str = ""
+    gpus_per_node: int | None = None
+    """That a node of this machine has, used or not; None if nobody said it."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "nodes", "gpus_per_node"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or value != int(value) or value < 1:
+                raise ConfigError(f"{name} is {value}, but must be a whole number of 1 or more")
+        for name in ("step_s", "batch_per_gpu"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(
+                    f"{name} of {self.gpus} GPUs is {value}, but must be above 0: mend or leave out the cell"
+                )
+        if self.nodes > self.gpus:
+            raise ConfigError(
+                f"{self.gpus} GPUs cannot be on {self.nodes} nodes: give nodes at most {self.gpus}"
+            )
+
+    @property
+    def batch_size(self) -> float:
+        """Of the whole world."""
+        return self.gpus * self.batch_per_gpu
+
+    @property
+    def examples_per_s(self) -> float:
+        return self.batch_size / self.step_s
+
+    @property
+    def gpu_s_per_example(self) -> float:
+        return self.step_s / self.batch_per_gpu
+
+    @property
+    def relative_deviation(self) -> float:
+        """One standard deviation of the step's time, as a part of it; 0 where no interval is known."""
+        if self.step_low_s is None or self.step_high_s is None:
+            return 0.0
+        return max(self.step_high_s - self.step_low_s, 0.0) / 2 / 1.96 / self.step_s
+
+
+def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
+    """A cell from named values: gpus, and step_s or examples_per_s, with a batch if it is known.
+
+    Both times are allowed if they agree.
+    """
+    known = {key: value for key, value in values.items() if value not in (None, "")}
+    if "gpus" not in known or not {"step_s", "examples_per_s"} & set(known):
+        raise ConfigError(
+            f"{where} has {listed(sorted(known)) or 'nothing'}, but needs gpus, and step_s or examples_per_s"
+        )
+    gpus = known["gpus"]
+    batch = known.get("batch_per_gpu")
+    if batch is None:
+        batch = known["batch_size"] / gpus if "batch_size" in known else 1.0
+    step_s, rate = known.get("step_s"), known.get("examples_per_s")
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise ConfigError(f"examples_per_s of {gpus} GPUs in {where} is {rate}, but must be above 0")
+    if step_s is None:
+        step_s = gpus * batch / rate
+    elif rate is not None and step_s > 0 and {"batch_per_gpu", "batch_size"} & set(known):
+        _check_units(gpus, batch, step_s, rate, where)
+    names = {each.name for each in fields(Cell)} - {"gpus", "step_s", "batch_per_gpu"}
+    others = {key: value for key, value in known.items() if key in names}
+    return Cell(gpus=gpus, step_s=step_s, batch_per_gpu=batch, **others)
+
+
+def _check_units(gpus: int, batch: float, step_s: float, rate: float, where: str) -> None:
+    factor = step_s * rate / (gpus * batch)
+    if 1 / _DISAGREEMENT <= factor <= _DISAGREEMENT:
+        return
+    hint = (
+        "step_s looks like milliseconds" if _UNITS[0] < factor < _UNITS[1] else "see which of them is right"
+    )
+    raise ConfigError(
+        f"{where}: {gpus} GPUs with {batch:g} examples each in {step_s:g} s is {gpus * batch / step_s:.4g} "
+        f"examples a second, but examples_per_s says {rate:.4g}: {hint}"
+    )
+
+
+def checked(cells: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
+    """Cells of one job on one machine in order of GPUs, each place once (the geometric mean of repeats)."""
+    found = [cell if isinstance(cell, Cell) else cell_of(cell) for cell in cells]
+    if not found:
+        raise ConfigError("there is no cell to judge by: measure some with `samestep scale`")
+    for what in ("job", "machine"):
+        names = sorted({getattr(cell, what) for cell in found})
+        if len(names) > 1:
+            raise ConfigError(
+                f"these cells are of {len(names)} {what}s ({listed(names)}), but a projection is of one: "
+                f"give those of one {what} at a time"
+            )
+    by_place: dict[tuple[int, int, float], list[Cell]] = defaultdict(list)
+    for cell in found:
+        by_place[cell.gpus, cell.nodes, cell.batch_per_gpu].append(cell)
+    merged = [_merged(alike) for _, alike in sorted(by_place.items())]
+    for one, other in pairwise(merged):
+        factor = other.gpu_s_per_example / one.gpu_s_per_example
+        if any(_UNITS[0] < ratio < _UNITS[1] for ratio in (factor, 1 / factor)):
+            raise ConfigError(
+                f"step_s is {one.step_s:g} on {one.gpus} GPUs and {other.step_s:g} on {other.gpus}: a factor "
+                f"of {max(factor, 1 / factor):.0f} an example; give all of them in seconds"
+            )
+    return merged
+
+
+def _merged(alike: Sequence[Cell]) -> Cell:
+    if len(alike) == 1:
+        return alike[0]
+    lows = [cell.step_low_s or cell.step_s for cell in alike]
+    highs = [cell.step_high_s or cell.step_s for cell in alike]
+    step_s = math.exp(sum(math.log(cell.step_s) for cell in alike) / len(alike))
+    return replace(alike[0], step_s=step_s, step_low_s=min(lows), step_high_s=max(highs))
+
+
+def places_of(cells: Sequence[Cell]) -> tuple[Places, Floats]:
+    """As laws take them."""
+    return (
+        Places.of(
+            [cell.gpus for cell in cells],
+            [cell.nodes for cell in cells],
+            [cell.batch_per_gpu for cell in cells],
+        ),
+        np.array([cell.step_s for cell in cells]),
+    )

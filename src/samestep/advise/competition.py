@@ -1,0 +1,147 @@
+"""Competition: every law on the same cells, and one answer that is their weighted geometric mean.
+
+Which laws count is a matter of where the question lies: within a node, between nodes that were measured,
+between nodes that were not, or with another batch per GPU. These count alike and the others a little; weights
+that were learnt did worse on sources that had not taught them. Each is then weighed by what it was worth on
+these cells: the cells of the smaller worlds are made to forecast the larger ones (forward chaining), and who
+missed counts less. Three cells say little about which law is right, so this factor is a mild one. Knows no
+intervals.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from samestep.advise import laws
+from samestep.advise.experience import Experience, Forecast, forecast
+from samestep.advise.places import Floats, Places
+
+FEWEST = 2
+"""Cells that a law can be fitted to."""
+EXPERIENCE = "experience"
+NAMES = (EXPERIENCE, *(law.name for law in laws.ALL))
+
+_OTHERS = 0.03
+"""What a law counts for that is not named for a situation: its record may still lift it."""
+_FLOOR = 0.05
+"""Added to a law's mean miss: smaller ones do not tell laws apart, since cells themselves are that noisy."""
+_POWER = 0.5
+
+_LAST, _LOG = laws.LAST_EFFICIENCY.name, laws.LOGARITHMIC.name
+_AMDAHL, _BANDWIDTH = laws.AMDAHL.name, laws.BANDWIDTH.name
+
+
+def _named(*names: str) -> Floats:
+    """Equal weights for those, a little for the others; none for linear speedup, which is no forecast."""
+    weights = np.array([1.0 / len(names) if name in names else _OTHERS for name in NAMES])
+    weights[NAMES.index(laws.LINEAR_SPEEDUP.name)] = 0.0
+    return weights
+
+
+_INSIDE = _named(EXPERIENCE, _LAST, _LOG)
+# two laws of few losses, one of many and one between: what is fitted across tiers errs to either side
+_BETWEEN = _named(_BANDWIDTH, _LAST, _LOG, _AMDAHL)
+# nobody knows the links: only laws that lose with every GPU that comes
+_CROSSING = _named(EXPERIENCE, _LOG, _AMDAHL)
+_STRONG = _named(EXPERIENCE, _AMDAHL)
+# laws are for larger worlds: below the largest that was measured, only the experience goes through the cells
+_SMALLER = np.array([float(name == EXPERIENCE) for name in NAMES])
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The answer for several places, and what tells how far to trust it."""
+
+    log_s: Floats
+    """Natural logarithm of the step's time."""
+    by_law: Floats
+    """The same of each of `NAMES` (first axis)."""
+    weights: Floats
+    """Of each law (first axis), adding up to 1 for each place."""
+    scale: Floats
+    """Of the experience's forecast."""
+    doublings: Floats
+    """From the largest world that was measured."""
+    is_crossing: Floats
+    """1 for several nodes where none of the cells had more than one."""
+    is_between: Floats
+    """1 for several nodes where some of the cells had them."""
+    standstill_log_s: Floats
+    """The step if no more examples a second came through than in the largest world measured: a host that is
+    full. -inf where it cannot happen, or where public series tell how often it does."""
+    num_cells: int
+    is_strong: bool
+
+    @property
+    def disagreement(self) -> Floats:
+        """Standard deviation over the laws that count; that of the experience's own forecast where it alone
+        counts."""
+        spread = np.sqrt(np.sum(self.weights * (self.by_law - self.log_s) ** 2, axis=0))
+        return np.where(self.weights.max(axis=0) == 1.0, self.scale, spread)
+
+
+class Competition:
+    """Cells in order of GPUs, and places that were not measured."""
+
+    def __init__(self, places: Places, step_s: Floats, at: Places | None = None) -> None:
+        assert len(places) >= FEWEST, "one cell has no law"
+        self._places = places
+        self._all = places if at is None else places + at
+        self._step_s = step_s
+
+    def outlook(self, experience: Experience, num_cells: int | None = None) -> Outlook:
+        """The answer from the first cells (all, if not said) for all places that come after."""
+        count = len(self._places) if num_cells is None else num_cells
+        cells, asked = self._places[:count], self._all[slice(count, None)]
+        found = self._forecast(experience, count)
+        by_law = np.vstack([found.log_s, self._by_laws[count]])
+        is_strong = not self._all.is_batch_fixed
+        has_nodes = asked.nodes > 1
+        is_crossing = has_nodes & (cells.nodes.max() == 1)
+        # a fixed global batch: too few public series; the same ranks a node: the same load of its host
+        is_open = is_strong & (asked.gpus_per_node > cells.gpus_per_node.max())
+        growth = asked.gpus * asked.batch_per_gpu / (cells.gpus[-1] * cells.batch_per_gpu[-1])
+        standstill = np.where(is_open, np.log(self._step_s[count - 1] * growth), -np.inf)
+        by_tier = np.where(has_nodes, _BETWEEN[:, None], _INSIDE[:, None])
+        by_tier = np.where(is_crossing, _CROSSING[:, None], by_tier)
+        weights = np.where(is_strong, _STRONG[:, None], by_tier)
+        weights = np.where(asked.gpus < cells.gpus.max(), _SMALLER[:, None], weights)
+        weights = weights * np.where(is_crossing, 1.0, self._record(experience, count)[:, None])
+        weights = weights / weights.sum(axis=0)
+        return Outlook(
+            log_s=np.sum(weights * by_law, axis=0),
+            by_law=by_law,
+            weights=weights,
+            scale=found.scale,
+            doublings=np.maximum(np.log2(asked.gpus / cells.gpus.max()), 0.0),
+            is_crossing=is_crossing.astype(float),
+            is_between=(has_nodes & ~is_crossing).astype(float),
+            standstill_log_s=standstill,
+            num_cells=count,
+            is_strong=is_strong,
+        )
+
+    @cached_property
+    def _by_laws(self) -> dict[int, Floats]:
+        """Logarithms of seconds by law and later place, for each number of first cells."""
+        found = {}
+        for count in range(FEWEST, len(self._places) + 1):
+            cells, asked = self._places[:count], self._all[slice(count, None)]
+            curves = [law.fit(cells, self._step_s[:count]) for law in laws.ALL]
+            found[count] = np.log(np.stack([curve(asked) for curve in curves]))
+        return found
+
+    def _forecast(self, experience: Experience, count: int) -> Forecast:
+        return forecast(experience, self._places[:count], self._step_s[:count], self._all[slice(count, None)])
+
+    def _record(self, experience: Experience, count: int) -> Floats:
+        """What each law was worth in forecasting the larger of the first cells from the smaller."""
+        misses = []
+        for fewer in range(FEWEST, count):
+            truth = np.log(self._step_s[fewer:count])
+            by_law = np.vstack([self._forecast(experience, fewer).log_s, self._by_laws[fewer]])
+            misses.append(np.abs(by_law[:, : count - fewer] - truth))
+        if not misses:
+            return np.ones(len(NAMES))
+        return np.asarray((np.concatenate(misses, axis=1).mean(axis=1) + _FLOOR) ** -_POWER)

@@ -1,0 +1,158 @@
+"""Offers: what a number of GPUs would give for a run: when the result is there, and what it costs.
+
+Arithmetic only. Steps are from a projection, the run's length and the queue from the user, start-up from what
+was measured. Every time has what is expected and what it is at most nine times out of ten; the latter is the
+sum of its parts at their 90 %, so it can be added up by hand and is rather too long than too short.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from samestep.advise.rows import Kind, ProjectedRow, Row
+from samestep.advise.waits import Wait, Waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overheads:
+    """What a run takes beside its steps, by number of GPUs as it was measured.
+
+    Other numbers have those of the next smaller one, else of the smallest: neither shrinks with GPUs.
+    """
+
+    start_s: Mapping[int, float]
+    """From the start of processes until steps are as quick as they get."""
+    epoch_s: Mapping[int, float]
+    """Evaluation and checkpoints of an epoch."""
+
+    def start_at(self, gpus: int) -> float:
+        return _nearest(self.start_s, gpus)
+
+    def epoch_at(self, gpus: int) -> float:
+        return _nearest(self.epoch_s, gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The length of a run: examples that its steps take, and epochs, after which it evaluates and saves."""
+
+    num_examples: float
+    num_epochs: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What a number of GPUs would give."""
+
+    gpus: int
+    kind: Kind
+    batch_size: float
+    step_s: float
+    low_s: float
+    high_s: float
+    speedup: float
+    """Of examples a second, over the fewest GPUs that are known, times their number if that is not 1."""
+    speedup_low: float
+    speedup_high: float
+    examples_factor: float
+    """How many times the examples of the run it needs, because of its batch."""
+    num_steps: float
+    wait: Wait
+    start_s: float
+    train_s: float
+    train_low_s: float
+    train_high_s: float
+    is_range: bool = False
+    """Whether it lies too far from what was measured to be recommended; `because` says how."""
+    because: str = ""
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    """By name, what a projected step takes longer than its share of one GPU's."""
+
+    @property
+    def efficiency(self) -> float:
+        return self.speedup / self.gpus
+
+    @property
+    def result_s(self) -> float:
+        """Until the result is there, as expected."""
+        return self.wait.expected_s + self.start_s + self.train_s
+
+    @property
+    def result_high_s(self) -> float:
+        return self.wait.high_s + self.start_s + self.train_high_s
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of all GPUs together, while the job has them."""
+        return self.gpus * (self.start_s + self.train_s) / 3600
+
+    @property
+    def gpu_hours_low(self) -> float:
+        return self.gpus * (self.start_s + self.train_low_s) / 3600
+
+    @property
+    def gpu_hours_high(self) -> float:
+        return self.gpus * (self.start_s + self.train_high_s) / 3600
+
+
+def offers_of(
+    rows: Sequence[Row],
+    run: Run,
+    *,
+    waits: Waits,
+    overheads: Overheads,
+    examples_factors: Mapping[int, float] | None = None,
+) -> list[Offer]:
+    """One offer for each row, in order of GPUs; `examples_factors` are 1 where they are not given."""
+    ordered = sorted(rows, key=lambda row: row.gpus)
+    if not ordered:
+        return []
+    first = ordered[0]
+    found = []
+    for row in ordered:
+        batch_size = row.gpus * row.batch_per_gpu
+        factor = (examples_factors or {}).get(row.gpus, 1.0)
+        num_steps = run.num_examples * factor / batch_size
+        beside_s = run.num_epochs * factor * overheads.epoch_at(row.gpus)
+        # of the first row's GPUs, each counts as one
+        ideal_s = first.step_s * row.gpus * row.batch_per_gpu / first.batch_per_gpu
+        projected = row if isinstance(row, ProjectedRow) else None
+        found.append(
+            Offer(
+                gpus=row.gpus,
+                kind=row.kind,
+                batch_size=batch_size,
+                step_s=row.step_s,
+                low_s=row.low_s,
+                high_s=row.high_s,
+                speedup=ideal_s / row.step_s,
+                speedup_low=ideal_s / row.high_s if row is not first else float(first.gpus),
+                speedup_high=ideal_s / row.low_s if row is not first else float(first.gpus),
+                examples_factor=factor,
+                num_steps=num_steps,
+                wait=waits.at(row.gpus),
+                start_s=overheads.start_at(row.gpus),
+                train_s=num_steps * row.step_s + beside_s,
+                train_low_s=num_steps * row.low_s + beside_s,
+                train_high_s=num_steps * row.high_s + beside_s,
+                is_range=projected is not None and projected.is_range,
+                because="" if projected is None else projected.because,
+                parts_s={} if projected is None else projected.parts_s,
+            )
+        )
+    return found
+
+
+def pareto(offers: Sequence[Offer]) -> list[Offer]:
+    """Those that no other beats in both time and GPU-hours; the quickest first."""
+    front: list[Offer] = []
+    for offer in sorted(offers, key=lambda each: (each.result_s, each.gpu_hours, each.gpus)):
+        if not front or offer.gpu_hours < front[-1].gpu_hours:
+            front.append(offer)
+    return front
+
+
+def _nearest(known: Mapping[int, float], gpus: int) -> float:
+    if not known:
+        return 0.0
+    below = [world for world in known if world <= gpus]
+    return known[max(below) if below else min(known)]

@@ -1,0 +1,202 @@
+"""Project: measured cells → rows for more GPUs, with intervals that cover what they say.
+
+    rows = project([{"gpus": 1, "batch_per_gpu": 32, "step_s": 0.21}, …], to=64)
+
+Knows no files, no queue and no price. From one world size alone nothing is projected.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from samestep.advise import remarks
+from samestep.advise.calibration import Calibration, shipped
+from samestep.advise.cells import Cell, checked, places_of
+from samestep.advise.competition import Competition
+from samestep.advise.host import FULL, host_findings, host_s
+from samestep.advise.next_cell import NextCell, candidates_for, next_cell
+from samestep.advise.parts import projected_parts, step_from_parts
+from samestep.advise.places import Floats, Places
+from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
+from samestep.errors import ConfigError
+from samestep.findings import Finding
+
+Rule = Literal["same", "grows"]
+RULES: tuple[Rule, ...] = ("same", "grows")
+FARTHEST = 4
+"""Times the largest world measured, beyond which a projection is a range."""
+_USUAL_NODE = 8
+_MOST_GPUS = 65536
+
+
+class Projection(list[Row]):
+    """The rows in order of GPUs, what is to be said of them, and the cell that would settle most."""
+
+    def __init__(self, rows: Iterable[Row], findings: Sequence[Finding], cell: NextCell | None) -> None:
+        super().__init__(rows)
+        self.findings = list(findings)
+        self.next_cell = cell
+
+
+def project(
+    cells: Iterable[Cell | Mapping[str, Any]],
+    to: int | Sequence[int],
+    *,
+    batch: Rule | None = None,
+    gpus_per_node: int | None = None,
+    level: float = 0.8,
+    calibration: Calibration | None = None,
+) -> Projection:
+    """Rows for the worlds asked for: those given, or every doubling up to one number.
+
+    `batch`: the global batch stays the "same", or "grows" with the GPUs; by default what the cells did.
+    """
+    measured = checked(cells)
+    if not 0 < level <= 0.95:
+        raise ConfigError(f"level is {level}, but must be above 0 and at most 0.95")
+    asked = _asked(to)
+    calibration = calibration or shipped()
+    per_node = gpus_per_node or _gpus_per_node(measured)
+    rule = _rule(measured, batch)
+    shown = _of_one_batch(measured, rule)
+    known = {cell.gpus for cell in shown}
+    one = _single(measured, shown)
+
+    def at(worlds: Sequence[int]) -> Places:
+        reference = shown[-1]
+        share = [reference.batch_size / n if rule == "same" else reference.batch_per_gpu
+                 for n in worlds]  # fmt: skip
+        return Places.of(worlds, [-(-n // per_node) for n in worlds], share)
+
+    places, step_s = places_of(measured)
+    findings = remarks.of_cells(shown, has_single=one is not None)
+    target = at([asked[-1]])
+    worlds = candidates_for(places, target, per_node)
+    cell = next_cell(calibration.experience, places, step_s, at(worlds), target) if worlds else None
+    rows: list[Row] = [_measured_row(cell, one) for cell in shown]
+    new = [n for n in asked if n not in known]
+    if len({cell.gpus for cell in measured}) == 1:
+        return Projection(rows, [*findings, *remarks.of_one_world(measured[0], cell)], cell)
+    if new:
+        projected, more = _projected(measured, at(new), one, calibration, level)
+        findings += more
+        if any(row.is_range for row in projected):
+            findings += remarks.of_range(cell)
+        rows += projected
+    return Projection(sorted(rows, key=lambda row: row.gpus), findings, cell)
+
+
+def _projected(
+    cells: Sequence[Cell], asked: Places, one: Cell | None, calibration: Calibration, level: float
+) -> tuple[list[ProjectedRow], list[Finding]]:
+    places, step_s = places_of(cells)
+    outlook = Competition(places, step_s, asked).outlook(calibration.experience)
+    needed_s = host_s(cells, asked)
+    is_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
+    low, high = calibration.interval(outlook, level, is_host_fine=is_fine)
+    log_s, below, above = outlook.log_s, outlook.log_s - low, high - outlook.log_s
+    parts = projected_parts(cells, asked)
+    is_told = outlook.is_crossing == 0
+    if parts is not None:
+        # half of each: the parts know the causes, the laws have a record on public series
+        # of links between nodes that nobody measured, the parts know nothing
+        shift = np.where(is_told, np.log(step_from_parts(cells, asked, parts)) - log_s, 0.0) / 2
+        log_s, below, above = log_s + shift, below + np.maximum(shift, 0), above + np.maximum(-shift, 0)
+    noise = NormalDist().inv_cdf((1 + level) / 2) * max(cell.relative_deviation for cell in cells)
+    below, above = np.hypot(below, noise), np.hypot(above, noise)
+    step, low_s, high_s = np.exp(log_s), np.exp(log_s - below), np.exp(log_s + above)
+    findings = []
+    if needed_s is not None:
+        findings = host_findings(asked, step, needed_s)
+        step, high_s = np.maximum(step, needed_s), np.maximum(high_s, needed_s)
+    rows = []
+    for index in range(len(asked)):
+        because = remarks.why_range(places, asked[[index]], FARTHEST)
+        speedup = _speedups(one, asked, index, (step[index], high_s[index], low_s[index]))
+        rows.append(
+            ProjectedRow(
+                gpus=int(asked.gpus[index]),
+                nodes=int(asked.nodes[index]),
+                batch_per_gpu=float(asked.batch_per_gpu[index]),
+                step_s=float(step[index]),
+                low_s=float(low_s[index]),
+                high_s=float(high_s[index]),
+                speedup=speedup[0],
+                speedup_low=speedup[1],
+                speedup_high=speedup[2],
+                level=level,
+                is_range=bool(because),
+                because=because,
+                parts_s={name: float(part[index]) for name, part in (parts or {}).items() if is_told[index]},
+            )
+        )
+    return rows, findings
+
+
+def _speedups(
+    one: Cell | None, asked: Places, index: int, times: Sequence[Floats]
+) -> list[float] | list[None]:
+    if one is None:
+        return [None, None, None]
+    examples = float(asked.gpus[index] * asked.batch_per_gpu[index])
+    return [examples / float(seconds) / one.examples_per_s for seconds in times]
+
+
+def _measured_row(cell: Cell, one: Cell | None) -> MeasuredRow:
+    low_s = min(cell.step_low_s or cell.step_s, cell.step_s)
+    high_s = max(cell.step_high_s or cell.step_s, cell.step_s)
+    rates = [cell.batch_size / seconds for seconds in (cell.step_s, high_s, low_s)]
+    speedup = [None] * 3 if one is None else [rate / one.examples_per_s for rate in rates]
+    return MeasuredRow(
+        gpus=cell.gpus, nodes=cell.nodes, batch_per_gpu=cell.batch_per_gpu,
+        step_s=cell.step_s, low_s=low_s, high_s=high_s,
+        speedup=speedup[0], speedup_low=speedup[1], speedup_high=speedup[2],
+    )  # fmt: skip
+
+
+def _asked(to: int | Sequence[int]) -> list[int]:
+    worlds = [to] if isinstance(to, int) else list(to)
+    for world in worlds:
+        if isinstance(world, bool) or world != int(world) or not 1 <= world <= _MOST_GPUS:
+            raise ConfigError(f"{world} GPUs were asked for, but 1 to {_MOST_GPUS} can be")
+    if not worlds:
+        raise ConfigError("no number of GPUs was asked for: give at least one")
+    doublings = [2**power for power in range(17) if 2**power < worlds[0]] if isinstance(to, int) else []
+    return sorted({*doublings, *worlds})
+
+
+def _rule(cells: Sequence[Cell], batch: Rule | None) -> Rule:
+    """As asked, or as most cells did; of equally many, the same training."""
+    if batch is not None:
+        return batch
+    most = {rule: max(Counter(_batch(cell, rule) for cell in cells).values()) for rule in RULES}
+    return "grows" if most["grows"] > most["same"] or len(cells) == 1 else "same"
+
+
+def _of_one_batch(cells: Sequence[Cell], rule: Rule) -> list[Cell]:
+    """Those whose batch most cells have, of the largest if there are several such."""
+    counts = Counter(_batch(cell, rule) for cell in cells)
+    chosen = max(counts, key=lambda value: (counts[value], value))
+    return [cell for cell in cells if _batch(cell, rule) == chosen]
+
+
+def _batch(cell: Cell, rule: Rule) -> float:
+    """What stays under a rule; shares of a batch are rounded numbers."""
+    return round(cell.batch_size if rule == "same" else cell.batch_per_gpu, 6)
+
+
+def _single(cells: Sequence[Cell], shown: Sequence[Cell]) -> Cell | None:
+    """The cell of one GPU that speedups are over: of the batch shown if there is one, else of the largest."""
+    ones = [cell for cell in shown if cell.gpus == 1] or [cell for cell in cells if cell.gpus == 1]
+    return max(ones, key=lambda cell: cell.batch_per_gpu, default=None)
+
+
+def _gpus_per_node(cells: Sequence[Cell]) -> int:
+    """The most that a node had, if there were several nodes; else what the machine has, or what is usual."""
+    most = max(-(-cell.gpus // cell.nodes) for cell in cells)
+    if max(cell.nodes for cell in cells) > 1:
+        return most
+    return max(most, max(cell.gpus_per_node or 0 for cell in cells) or _USUAL_NODE)

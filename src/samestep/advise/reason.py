@@ -1,0 +1,137 @@
+"""Reason: a recommendation in sentences. Every number in them stands in the table that they are about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from samestep.advise.offers import Offer
+from samestep.advise.recommend import SLACK, Recommendation, worth_from
+from samestep.advise.words import amount, percent, told, told_between
+from samestep.advise.words import gpus as told_gpus
+from samestep.findings import Finding
+
+_MOST_SHARE = 0.02
+"""Of the time to the result, from which a wait is worth a word."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a GPU-hour costs, and what an hour until the result is worth; in the same money."""
+
+    gpu_hour: float
+    hour: float
+
+
+def reason(
+    offers: Sequence[Offer], found: Recommendation, *, price: Price | None = None, limit: str = ""
+) -> str:
+    """What to ask for, what it brings, why not more, and what others would say who must not be late."""
+    taken = found.expected
+    sure = [offer for offer in offers if not offer.is_range]
+    said = [f"Ask for {told_gpus(taken.gpus)}.", _brings(offers, taken)]
+    other = _next(sure, found)
+    if other is not None:
+        said.append(_why_not(taken, other, price))
+    far = min((offer for offer in offers if offer.is_range), key=lambda each: each.result_s, default=None)
+    if far is not None and far.result_s < taken.result_s:
+        said.append(f"{far.gpus} may take {_train(far)}, but that is a range: {far.because}.")
+    if price is not None:
+        said.append(_costs(offers, taken, price))
+    if limit:
+        said.append(limit)
+    if not found.do_agree:
+        said.append(_careful(found))
+    if taken.kind == "projected":
+        measured = [str(offer.gpus) for offer in offers if offer.kind == "measured"]
+        said.append(
+            f"{told_gpus(taken.gpus)} {'was' if taken.gpus == 1 else 'were'} not measured: "
+            f"this is projected from {_and(measured)}."
+        )
+    return " ".join(said)
+
+
+def of_duplicated(found: Recommendation, finding: Finding) -> str:
+    """Why more GPUs bring nothing as long as all of them do the same work."""
+    return (
+        f"Ask for {told_gpus(found.expected.gpus)}: more would do the same work again. {finding.message} "
+        "Mend that and measure again; the times below count examples that were trained on twice."
+    )
+
+
+def _brings(offers: Sequence[Offer], taken: Offer) -> str:
+    first = offers[0]
+    takes = f"Training takes {_train(taken)}"
+    if taken.gpus != first.gpus:
+        takes += f" instead of {told(first.train_s)}"
+        takes += "" if first.gpus == 1 else f" on {first.gpus}"
+    beside_s = taken.wait.expected_s + taken.start_s
+    if beside_s < _MOST_SHARE * taken.result_s:
+        return f"{takes}."
+    parts = [
+        f"{told(seconds)} {what}"
+        for what, seconds in (("in the queue", taken.wait.expected_s), ("to start", taken.start_s))
+        if seconds >= _MOST_SHARE * taken.result_s
+    ]
+    with_these = f", with {_and(parts)}" if parts else ""
+    return f"{takes}; the result is there after {told(taken.result_s)}{with_these}."
+
+
+def _next(offers: Sequence[Offer], found: Recommendation) -> Offer | None:
+    """The offer that somebody who hopes for more would ask about."""
+    more = [offer for offer in offers if offer.gpus > found.expected.gpus]
+    if found.quickest in more:
+        return found.quickest
+    twice = [offer for offer in more if offer.gpus >= 2 * found.expected.gpus]
+    return next(iter(twice or more), None)
+
+
+def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
+    takes = f"{other.gpus} would take {_train(other)}"
+    longer_s = other.wait.expected_s - taken.wait.expected_s
+    if other.result_s >= taken.result_s:
+        if other.train_s >= taken.train_s:
+            return f"{takes}, which is not shorter."
+        if longer_s > 0:
+            return f"{takes} but wait {told(longer_s)} longer in the queue."
+        return f"{takes} but start {told(other.start_s - taken.start_s)} later."
+    sooner = percent(1 - other.result_s / taken.result_s)
+    more = f"{other.gpu_hours / taken.gpu_hours:.1f}"
+    at_cost = f" for {more} times the GPU-hours" if more != "1.0" else ""
+    if taken.result_s <= float(1 + SLACK) * other.result_s:
+        return f"{takes}, a result only {sooner} sooner{at_cost}."
+    worth = worth_from(taken, other)
+    if price is None or worth is None:
+        return f"{takes}, a result {sooner} sooner{at_cost}."
+    extra = (other.gpu_hours - taken.gpu_hours) * price.gpu_hour
+    sooner_for = f"{takes}, a result {sooner} sooner for {amount(extra)} more"
+    if worth * price.gpu_hour <= price.hour:
+        return f"{sooner_for}: counted together, that is not {percent(float(SLACK))} better."
+    return f"{sooner_for}: that pays from {amount(worth * price.gpu_hour)} an hour on."
+
+
+def _costs(offers: Sequence[Offer], taken: Offer, price: Price) -> str:
+    cost = f"It costs {amount(taken.gpu_hours * price.gpu_hour)} ({amount(taken.gpu_hours)} GPU-hours)"
+    first = offers[0]
+    if taken.gpus != first.gpus:
+        cost += f" instead of {amount(first.gpu_hours * price.gpu_hour)}"
+    return f"{cost}, with an hour until the result worth {amount(price.hour)}."
+
+
+def _careful(found: Recommendation) -> str:
+    expected, careful = found.expected, found.careful
+    if careful.result_high_s >= expected.result_high_s:
+        return (
+            f"By the time that holds nine times out of ten, {careful.gpus} would do: "
+            f"{told(careful.result_high_s)}, against {told(expected.result_high_s)} with {expected.gpus}."
+        )
+    return (
+        f"If it must not be late, ask for {careful.gpus}: nine times out of ten its result is there within "
+        f"{told(careful.result_high_s)}, that of {expected.gpus} within {told(expected.result_high_s)}."
+    )
+
+
+def _train(offer: Offer) -> str:
+    return told_between(offer.train_s, offer.train_low_s, offer.train_high_s)
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -1,0 +1,106 @@
+"""Remarks: what is to be said of cells and of projections, in words."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from samestep.advise.cells import Cell
+from samestep.advise.next_cell import NUM_STEPS, NextCell
+from samestep.advise.places import Places
+from samestep.findings import Finding
+
+_BETTER = 0.05
+"""An example may cost so much less of a GPU's time on more GPUs before it is odd."""
+_ERRATIC = 0.15
+
+
+def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
+    """Superlinear and erratic cells of one batch (the interval widens by itself), and a missing one GPU."""
+    found = []
+    costs = [cell.gpu_s_per_example for cell in cells]
+    for cell, cost in zip(cells[1:], costs[1:], strict=True):
+        least = costs[0] * (1 - _BETTER - 2 * cell.relative_deviation - 2 * cells[0].relative_deviation)
+        if cost < least:
+            gain = costs[0] / cost * cell.gpus / cells[0].gpus
+            found.append(
+                Finding(
+                    cause="superlinear",
+                    message=f"{cell.gpus} GPUs are {gain:.2f} times as fast as {cells[0].gpus}, more than "
+                    "there are GPUs. The cell is kept, and projections are less sure for it.",
+                    evidence={"gpus": cell.gpus, "speedup": gain},
+                    fix="See whether all cells did the same work on free machines, and measure them again.",
+                )
+            )
+            break
+    changes = [after / before - 1 for before, after in pairwise(costs)]
+    if any(up > _ERRATIC for up in changes) and any(down < -_ERRATIC for down in changes):
+        found.append(
+            Finding(
+                cause="erratic",
+                message="The cost of an example rises and falls by more than "
+                f"{_ERRATIC:.0%} from one world size to the next. Projections are less sure for it.",
+                evidence={"gpus": [cell.gpus for cell in cells], "gpu_s_per_example": costs},
+                fix="Measure again on machines that nobody else uses.",
+            )
+        )
+    if not has_single:
+        found.append(
+            Finding(
+                cause="no-single-gpu",
+                message=f"The smallest world has {cells[0].gpus} GPUs, so there is no speedup over one.",
+                evidence={"smallest": cells[0].gpus},
+                fix="Measure 1 GPU too, with the same batch.",
+            )
+        )
+    return found
+
+
+def of_one_world(cell: Cell, then: NextCell | None) -> list[Finding]:
+    """Why there is no projection."""
+    fix = "" if then is None else f"{_measure(then)}: {then.why}."
+    return [
+        Finding(
+            cause="one-world-size",
+            message=f"Only {cell.gpus} GPU{'s were' if cell.gpus > 1 else ' was'} measured. One world size "
+            "says nothing about more, so nothing is projected.",
+            evidence={"gpus": cell.gpus} | ({} if then is None else {"next_gpus": then.gpus}),
+            fix=fix,
+        )
+    ]
+
+
+def of_range(then: NextCell | None) -> list[Finding]:
+    """What would turn a range into a projection."""
+    if then is None:
+        return []
+    return [
+        Finding(
+            cause="far-from-measured",
+            message="Some worlds asked for lie too far from what was measured: of these there is a range.",
+            evidence={"next_gpus": then.gpus, "next_nodes": then.nodes, "narrows_to": then.narrows},
+            fix=f"{_measure(then)}: {then.why}.",
+        )
+    ]
+
+
+def why_range(places: Places, asked: Places, farthest: int) -> str:
+    """What makes one place too far from those measured; empty if it is not."""
+    most = int(places.gpus.max())
+    if asked.nodes[0] > 1 and places.nodes.max() == 1:
+        return f"{int(asked.nodes[0])} nodes, and only one was measured"
+    if asked.gpus[0] > farthest * most:
+        return f"more than {farthest} times the {most} GPUs that were measured"
+    return ""
+
+
+def _measure(cell: NextCell) -> str:
+    nodes = f" on {cell.nodes} nodes" if cell.nodes > 1 else ""
+    return (
+        f"Measure {cell.gpus} GPU{'s' if cell.gpus > 1 else ''}{nodes} with {cell.batch_per_gpu:g} examples "
+        f"each ({NUM_STEPS} steps, about {_duration(cell.takes_s)} and the start)"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,66 @@
+"""Rows: what is said of each number of GPUs. What was measured and what is projected are different types."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+Kind = Literal["measured", "projected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A number of GPUs; None is not known. `low_s` ≤ `step_s` ≤ `high_s`.
+
+    Speedup is that of examples per second over one GPU that was measured. Wait, result and cost are of those
+    who know the queue and the price.
+    """
+
+    kind: ClassVar[Kind]
+
+    gpus: int
+    nodes: int
+    batch_per_gpu: float
+    step_s: float
+    low_s: float
+    high_s: float
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    wait_s: float | None = None
+    result_s: float | None = None
+    cost: float | None = None
+
+    @property
+    def efficiency(self) -> float | None:
+        return None if self.speedup is None else self.speedup / self.gpus
+
+    @property
+    def examples_per_s(self) -> float:
+        return self.gpus * self.batch_per_gpu / self.step_s
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind} | asdict(self) | {"efficiency": self.efficiency}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRow(Row):
+    """A cell as it was measured; the interval is the cell's own (95 %), or nothing but its time."""
+
+    kind: ClassVar[Kind] = "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedRow(Row):
+    """A number of GPUs that was not measured.
+
+    Of a row `is_range`, only the interval is an answer: it lies too far from what was measured, and `because`
+    says how.
+    """
+
+    kind: ClassVar[Kind] = "projected"
+
+    level: float
+    """How often the interval holds the truth."""
+    is_range: bool = False
+    because: str = ""
+    parts_s: dict[str, float] = field(default_factory=dict)
+    """By name, what the step is projected to take longer than the same share of one GPU's step."""

@@ -1,0 +1,83 @@
+"""Series: one job at several world sizes, and the public tables of such series.
+
+Knows the columns of the tables that calibration and the benchmark read; judges nothing.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from samestep.advise.places import Floats, Places
+from samestep.errors import ConfigError
+
+_SMALL_NODE, _LARGE_NODE = 8, 16
+_LARGE = ("DGX-2", "DGX2", "16x")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Steps of one job in order of GPUs, each world size once."""
+
+    name: str
+    source: str
+    model: str
+    is_suspect: bool
+    places: Places
+    step_s: Floats
+
+    @property
+    def is_strong(self) -> bool:
+        """Whether the global batch stays."""
+        return not self.places.is_batch_fixed
+
+
+def read_tables(path: Path) -> list[Series]:
+    """Every series of three or more world sizes with a batch that follows one rule.
+
+    Throughputs become seconds for as many examples as there are GPUs (batch per GPU fixed), or for one global
+    batch. Of several figures for one world size the geometric mean is taken.
+    """
+    by_name: dict[str, list[dict[str, str]]] = defaultdict(list)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                by_name[row["series_id"]].append(row)
+        found = [_series(name, rows) for name, rows in by_name.items() if _rule(rows) is not None]
+    except (OSError, KeyError, ValueError) as error:
+        raise ConfigError(f"{path} is no table of scaling series ({error!r}); see its columns") from error
+    return [series for series in found if len(series.step_s) > 2]
+
+
+def _rule(rows: Sequence[dict[str, str]]) -> str | None:
+    scaling = rows[0]["scaling"]
+    return {"weak": "weak", "strong": "strong", "strong(accum)": "strong"}.get(scaling)
+
+
+def _series(name: str, rows: Sequence[dict[str, str]]) -> Series:
+    is_strong = _rule(rows) == "strong"
+    times: dict[int, list[float]] = defaultdict(list)
+    nodes: dict[int, int] = {}
+    for row in rows:
+        gpus, value = int(row["n_gpus"]), float(row["value"])
+        size = _LARGE_NODE if any(word in row["hardware"] for word in _LARGE) else _SMALL_NODE
+        nodes.setdefault(gpus, int(row["n_nodes"] or -(-gpus // size)))
+        seconds = value if row["metric"] == "time_s" else (1 if is_strong else gpus) / value
+        times[gpus].append(seconds)
+    gpus_in_order = sorted(times)
+    least = gpus_in_order[0]
+    return Series(
+        name=name,
+        source=rows[0]["source"],
+        model=rows[0]["model"],
+        is_suspect=any("suspect" in row["note"] for row in rows),
+        places=Places.of(
+            gpus_in_order,
+            [nodes[gpus] for gpus in gpus_in_order],
+            [least / gpus if is_strong else 1.0 for gpus in gpus_in_order],
+        ),
+        step_s=np.array([float(np.exp(np.mean(np.log(times[gpus])))) for gpus in gpus_in_order]),
+    )

@@ -1,0 +1,183 @@
+"""Waits: how long a job waits in the queue before it starts, for each number of GPUs.
+
+A wait is never one number: what is expected, and what it is at most nine times out of ten. Knows figures that
+somebody gave or counted, and what lies between them; `queue` asks schedulers for them.
+
+Between two known numbers of GPUs, waits are linear in log N, so they stay between the two. Above the largest
+they grow with each doubling as they did last, and never shrink; below the smallest they are those of the
+smallest. What was not given is remarked upon.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from samestep.errors import ConfigError
+
+HIGH = 0.9
+FEWEST_JOBS = 10
+"""Of fewer, the longest wait is all that is known of the 90 %."""
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d)")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
+_HOW = "give it as in --wait 1=2m,4=3h, or with the median and the 90 % as in --wait 4=1h..5h"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A wait in the queue; `high_s` is not exceeded nine times out of ten, and never below `expected_s`."""
+
+    expected_s: float
+    high_s: float
+
+    @classmethod
+    def spread(cls, median_s: float, high_s: float) -> "Wait":
+        """From a median and the 90 %.
+
+        Above the median the wait is taken to be exponential, below it spread evenly, as far as it is to the
+        90 % or to 0. With one figure for both it is that figure.
+        """
+        above_s = high_s - median_s
+        expected_s = median_s - min(median_s, above_s) / 4 + above_s / (2 * math.log(0.5 / (1 - HIGH)))
+        return cls(expected_s=expected_s, high_s=max(high_s, expected_s))
+
+    @classmethod
+    def counted(cls, waits_s: Sequence[float]) -> "Wait":
+        """From waits of jobs."""
+        expected_s = float(np.mean(waits_s))
+        high_s = float(np.quantile(waits_s, HIGH)) if len(waits_s) >= FEWEST_JOBS else max(waits_s)
+        return cls(expected_s=expected_s, high_s=max(high_s, expected_s))
+
+
+NONE = Wait(expected_s=0.0, high_s=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Waits by number of GPUs; without any, there is no queue."""
+
+    known: Mapping[int, Wait] = field(default_factory=dict)
+    source: str = ""
+    """Where they are from, as part of a sentence."""
+    remarks: tuple[str, ...] = ()
+    num_jobs: Mapping[int, int] = field(default_factory=dict)
+    """How many jobs each was counted from."""
+    is_for_all: bool = False
+    """Whether one wait was given for any number."""
+
+    def at(self, gpus: int) -> Wait:
+        """The wait of so many GPUs; known, between two known ones, or beyond them."""
+        if not self.known:
+            return NONE
+        worlds = sorted(self.known)
+        expected_s = _between(gpus, worlds, [self.known[n].expected_s for n in worlds])
+        high_s = _between(gpus, worlds, [self.known[n].high_s for n in worlds])
+        return Wait(expected_s=expected_s, high_s=max(high_s, expected_s))
+
+    def about(self, asked: Iterable[int]) -> list[str]:
+        """What has to be said of these waits where they are used for so many GPUs."""
+        if not self.known or self.is_for_all:
+            return list(self.remarks)
+        least, most, worlds = min(self.known), max(self.known), set(asked)
+        beyond = {
+            f"those of {least}": [n for n in worlds if n < least],
+            "between those of their neighbours": [n for n in worlds - set(self.known) if least < n < most],
+            _extended(self.known): [n for n in worlds if n > most],
+        }
+        said = [
+            f"Waits of {_listed(gaps)} GPUs are not {self.source}: taken as {how}."
+            for how, gaps in beyond.items()
+            if gaps
+        ]
+        falls = [(a, b) for a, b in pairwise(sorted(self.known)) if self._falls(a, b)]
+        said += [f"{b} GPUs wait less than {a}, as {self.source}: kept as it is." for a, b in falls]
+        few = sorted(n for n, count in self.num_jobs.items() if count < FEWEST_JOBS)
+        if few:
+            said.append(
+                f"Fewer than {FEWEST_JOBS} jobs tell the wait of {_listed(few)} GPUs: "
+                "the longest of them stands for the 90 %."
+            )
+        return [*self.remarks, *said]
+
+    def _falls(self, fewer: int, more: int) -> bool:
+        return self.known[more].expected_s < self.known[fewer].expected_s
+
+
+def parse_waits(text: str) -> Waits:
+    """Waits as somebody gives them: `1=2m,4=3h`, `4=1h..5h` (median..90 %), or one for any number, `2h`."""
+    known: dict[int, Wait] = {}
+    single = 0
+    is_for_all = "=" not in text and "," not in text
+    for part in (part.strip() for part in text.split(",")):
+        world, _, wait = ("1", "", part) if is_for_all else part.partition("=")
+        if not world.strip().isdecimal() or int(world) < 1:
+            raise ConfigError(f"--wait has {part!r}, and {world.strip()!r} is no number of GPUs; {_HOW}.")
+        if int(world) in known:
+            raise ConfigError(f"--wait names {int(world)} GPUs twice, in {text!r}: {_HOW}.")
+        median, dots, high = wait.partition("..")
+        median_s = _seconds(median, part)
+        high_s = _seconds(high, part) if dots else median_s
+        if high_s < median_s:
+            raise ConfigError(f"--wait has {part!r}: the 90 % is less than the median; {_HOW}.")
+        single += not dots
+        known[int(world)] = Wait.spread(median_s, high_s)
+    remarks = ("A wait that is one figure counts as certain; give 1h..5h for its median and 90 %.",)
+    return Waits(known=known, source="given", remarks=remarks if single else (), is_for_all=is_for_all)
+
+
+def count_waits(jobs: Iterable[tuple[int, float]], *, source: str, remarks: Sequence[str] = ()) -> Waits:
+    """Waits as jobs had them, from pairs of GPUs and seconds; jobs without GPUs are left out."""
+    by_gpus: dict[int, list[float]] = defaultdict(list)
+    for gpus, wait_s in jobs:
+        if gpus > 0 and wait_s >= 0 and math.isfinite(wait_s):
+            by_gpus[gpus].append(wait_s)
+    said = list(remarks)
+    if not by_gpus:
+        said.append(f"No wait is {source}: no job with GPUs is there. The queue counts as empty.")
+    return Waits(
+        known={gpus: Wait.counted(waits) for gpus, waits in sorted(by_gpus.items())},
+        source=source,
+        remarks=tuple(said),
+        num_jobs={gpus: len(waits) for gpus, waits in sorted(by_gpus.items())},
+    )
+
+
+def _between(gpus: int, worlds: Sequence[int], waits_s: Sequence[float]) -> float:
+    if gpus <= worlds[-1] or len(worlds) == 1:
+        return float(np.interp(math.log2(gpus), np.log2(worlds), waits_s))
+    doublings = math.log2(worlds[-1] / worlds[-2])
+    each_s = max(0.0, waits_s[-1] - waits_s[-2]) / doublings
+    return waits_s[-1] + each_s * math.log2(gpus / worlds[-1])
+
+
+def _extended(known: Mapping[int, Wait]) -> str:
+    if len(known) == 1:
+        return f"that of {max(known)}"
+    return f"longer with each doubling, as up to {max(known)}"
+
+
+def _listed(worlds: Sequence[int]) -> str:
+    ordered = [str(n) for n in sorted(worlds)]
+    return ", ".join(ordered[:4]) + (f" and {len(ordered) - 4} more numbers of" if len(ordered) > 4 else "")
+
+
+def seconds_of(text: str) -> float | None:
+    """A time with a unit (90s, 2m, 3h, 1.5d), or as clocks and Slurm write it (1:30:00, 1-12:00:00)."""
+    if found := _TIME.fullmatch(text.strip()):
+        return float(found[1]) * _UNITS_S[found[2]]
+    if found := _CLOCK.fullmatch(text.strip()):
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return 86400 * days + 3600 * hours + 60 * minutes + seconds
+    return 0.0 if text.strip() == "0" else None
+
+
+def _seconds(text: str, part: str) -> float:
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise ConfigError(f"--wait has {part!r}, and {text.strip()!r} is no time with a unit; {_HOW}.")
+    return seconds

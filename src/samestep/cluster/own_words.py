@@ -1,0 +1,68 @@
+"""Own words: what jobs themselves wrote down, in the folder that they share with whoever handed them over."""
+
+import time
+from pathlib import Path
+
+from samestep.cluster.jobs import Progress, Sight, State
+from samestep.cluster.ledger import append, rows_of
+from samestep.record import read_json
+
+_ANSWERED = (0, 1)
+"""Exit codes of a run that has an answer, yes or no."""
+_GIVEN_BACK = (75, 85)
+
+
+def attempts_path(folder: Path, item: int) -> Path:
+    """Where the attempts at one item of a request are written down."""
+    return folder / f"attempts-{item}.jsonl"
+
+
+def note(folder: Path, item: int, event: str, **more: object) -> None:
+    """Write down what happens to an item: submitted, started, ended."""
+    append(attempts_path(folder, item), {"event": event, "time": time.time(), **more})
+
+
+def sight_of(folder: Path, item: int, now: float) -> Sight | None:
+    """How an item stands by its own account, or None before it began to tell."""
+    rows = list(rows_of(attempts_path(folder, item)))
+    if not rows:
+        return None
+    last, starts = rows[-1], [row for row in rows if row["event"] == "started"]
+    ends = [row for row in rows if row["event"] == "ended"]
+    waits = [row["wait_s"] for row in starts if row.get("wait_s") is not None]
+    run_s = sum(row["run_s"] for row in ends)
+    state: State = "pending"
+    if last["event"] == "started":
+        state, run_s = "running", run_s + max(0.0, now - last["time"])
+    elif last["event"] == "ended" and not last.get("requeued"):
+        state = state_after(last["code"])
+    return Sight(
+        state=state,
+        wait_s=sum(waits) if waits else None,
+        run_s=run_s if starts else None,
+        exit_code=last.get("code"),
+        num_attempts=len(starts),
+        node=starts[-1].get("node", "") if starts else "",
+    )
+
+
+def state_after(code: int) -> State:
+    """What the exit code of `samestep` means for its job."""
+    if code in _ANSWERED:
+        return "finished"
+    return "stopped" if code in _GIVEN_BACK else "failed"
+
+
+def progress_of(out: Path) -> Progress:
+    """How far the run in `out` has come."""
+    result, about = read_json(out / "result.json") or {}, read_json(out / "record.json") or {}
+    now = read_json(out / "progress.json") or {}
+    verdict = read_json(out / "verdict.json") or {}
+    step, total = result.get("steps", now.get("step")), about.get("num_steps")
+    reason = result.get("reason")
+    return Progress(
+        step=step if isinstance(step, int) else 0,
+        num_steps=total if isinstance(total, int) else None,
+        status=result.get("status") or verdict.get("verdict"),
+        reason=reason if isinstance(reason, str) else "",
+    )

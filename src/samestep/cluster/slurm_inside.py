@@ -1,0 +1,60 @@
+"""Slurm as a job sees it from inside: how long it waited, how steps are started, how to be started again."""
+
+import contextlib
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from samestep.cluster.request import Request
+from samestep.cluster.slurm_queue import ASK_S, Row, queue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The job that this process is in; `waiting_since` is when it was last put into the queue."""
+
+    id: str
+    waiting_since: float | None
+    env: Mapping[str, str]
+
+
+def job(env: Mapping[str, str]) -> Job:
+    """The job that the variables name, with what the queue knows of it."""
+    row = _row(env)
+    return Job(id=env["SLURM_JOB_ID"], waiting_since=row.since if row else None, env=env)
+
+
+def srun(request: Request) -> list[str]:
+    """The words in front of a command that start it once on each node of the job."""
+    needs = request.needs
+    return [
+        "srun",
+        f"--nodes={needs.num_nodes}",
+        f"--ntasks={needs.num_nodes}",
+        "--ntasks-per-node=1",
+        # since 22.05 a step no longer has what the job asked for
+        f"--cpus-per-task={needs.cpus_per_node}",
+        # the first node says what went wrong, and must live long enough for it
+        "--kill-on-bad-exit=0",
+    ]
+
+
+def is_still_wanted(env: Mapping[str, str]) -> bool:
+    """Whether the job is to go on, as far as the queue knows.
+
+    It still runs, then, though it may have been told of a limit or a preemption. Once it was cancelled, or a
+    limit is passed, it is leaving; where Slurm itself then means to start it again, it needs no word from us.
+    """
+    row = _row(env)
+    return row is not None and row.state == "running" and not row.is_leaving
+
+
+def requeue(job: Job) -> None:
+    """Have the job started again; the controller then ends this process."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["scontrol", "requeue", job.id], env=dict(job.env), timeout=ASK_S, check=False)  # noqa: S603, S607
+
+
+def _row(env: Mapping[str, str]) -> Row | None:
+    number = env["SLURM_JOB_ID"]
+    return next((row for row in queue([number], env) if row.raw_id == number), None)

@@ -1,0 +1,82 @@
+"""Advised: what `samestep advise` answered, from DIR/advice.json. Knows the file and judges nothing."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from samestep.advise.advice import FILE, VERSION
+from samestep.report.written import FindingRow, Written, read_written
+
+
+class _Finite(Written):
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class GrownRow(_Finite):
+    """The same GPUs with a batch that grows with them."""
+
+    batch_size: float
+    result_s: float
+    examples_factor: float
+    examples_factor_low: float | None = None
+    examples_factor_high: float | None = None
+    is_examples_factor_known: bool = False
+
+
+class OfferRow(_Finite):
+    """What a number of GPUs would give; fields as `samestep.advise.offers.Offer` has them."""
+
+    gpus: int = Field(ge=1)
+    kind: Literal["measured", "projected"]
+    batch_size: float
+    step_s: float = Field(gt=0)
+    low_s: float = Field(gt=0)
+    high_s: float = Field(gt=0)
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    efficiency: float
+    wait_s: float
+    wait_high_s: float
+    start_s: float
+    train_s: float
+    train_low_s: float
+    train_high_s: float
+    result_s: float
+    result_high_s: float
+    gpu_hours: float
+    cost: float | None = None
+    is_pareto: bool = False
+    is_range: bool = False
+    grows_batch: GrownRow | None = None
+
+
+class WhatIfRow(_Finite):
+    """A change and what it would bring, in words."""
+
+    name: str
+    message: str
+
+
+class Advised(_Finite):
+    """What advice.json says."""
+
+    recommended_gpus: int
+    reason: str
+    batch: Literal["same", "grows"]
+    rows: tuple[OfferRow, ...] = Field(min_length=1)
+    what_ifs: tuple[WhatIfRow, ...] = ()
+    findings: tuple[FindingRow, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def read_advised(folder: Path) -> Advised | None:
+    """The advice in `folder`; None where there is none."""
+    return read_written(
+        folder / FILE,
+        Advised,
+        version=VERSION,
+        noun="advice",
+        again="ask for it again with `samestep advise`",
+    )

@@ -1,0 +1,131 @@
+"""Cells: what is taken, what is merged, and what is refused with a sentence that helps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samestep.advise.cells import Cell, cell_of, checked
+from samestep.advise.reading import read, read_csv, read_sweep
+from samestep.errors import ConfigError, RecordError
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"gpus": 0, "step_s": 1.0}, "gpus is 0"),
+        ({"gpus": 1.5, "step_s": 1.0}, "gpus is 1.5"),
+        ({"gpus": 2, "step_s": 0.0}, "step_s of 2 GPUs is 0.0, but must be above 0"),
+        ({"gpus": 2, "step_s": -1.0}, "is -1.0"),
+        ({"gpus": 2, "step_s": float("nan")}, "is nan"),
+        ({"gpus": 2, "step_s": float("inf")}, "is inf"),
+        ({"gpus": 2, "examples_per_s": -3.0}, "examples_per_s of 2 GPUs"),
+        ({"gpus": 2, "step_s": 1.0, "batch_per_gpu": 0.0}, "batch_per_gpu of 2 GPUs is 0.0"),
+        ({"gpus": 2, "step_s": 1.0, "nodes": 3}, "2 GPUs cannot be on 3 nodes"),
+        ({"gpus": 2, "step_s": 1.0, "gpus_per_node": -1}, "gpus_per_node is -1"),
+        ({"gpus": 2}, "needs gpus, and step_s or examples_per_s"),
+        ({"step_s": 2.0}, "needs gpus"),
+    ],
+)
+def test_values_that_cannot_be(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cell_of(values)
+
+
+def test_a_throughput_is_a_time() -> None:
+    assert cell_of({"gpus": 4, "batch_per_gpu": 8, "examples_per_s": 64.0}).step_s == 0.5
+    assert cell_of({"gpus": 4, "batch_size": 32, "examples_per_s": 64.0}).step_s == 0.5
+    assert cell_of({"gpus": 4, "examples_per_s": 8.0}).step_s == 0.5
+
+
+def test_milliseconds_are_noticed() -> None:
+    good = {"gpus": 2, "batch_per_gpu": 16, "step_s": 0.5, "examples_per_s": 64.0}
+    assert cell_of(good).step_s == 0.5
+    with pytest.raises(ConfigError, match="step_s looks like milliseconds"):
+        cell_of(good | {"step_s": 500.0})
+    with pytest.raises(ConfigError, match="see which of them is right"):
+        cell_of(good | {"step_s": 1.0})
+    with pytest.raises(ConfigError, match="give all of them in seconds"):
+        checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510.0}])
+
+
+def test_cells_of_several_jobs_or_machines_are_refused() -> None:
+    one = Cell(gpus=1, step_s=1.0, job="a.py", machine="A100")
+    with pytest.raises(ConfigError, match=r"2 jobs \(a.py, b.py\)"):
+        checked([one, Cell(gpus=2, step_s=1.0, job="b.py", machine="A100")])
+    with pytest.raises(ConfigError, match="2 machines"):
+        checked([one, Cell(gpus=2, step_s=1.0, job="a.py", machine="T4")])
+    assert len(checked([one, Cell(gpus=2, step_s=1.0, job="a.py", machine="A100")])) == 2
+
+
+def test_no_cells_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no cell"):
+        checked([])
+
+
+def test_repeats_are_merged_and_cells_come_in_order() -> None:
+    found = checked([Cell(gpus=2, step_s=1.0), Cell(gpus=1, step_s=3.0), Cell(gpus=2, step_s=4.0)])
+    assert [(cell.gpus, cell.step_s) for cell in found] == [(1, 3.0), (2, pytest.approx(2.0))]
+    assert (found[1].step_low_s, found[1].step_high_s) == (1.0, 4.0)
+
+
+def test_a_csv_from_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\ufeffgpus, batch_per_gpu, examples_per_s, nodes, who\n1,32,100,,me\n16,32,1400,2,me\n")
+    one, many = read_csv(path)
+    assert (one.gpus, one.step_s, one.nodes) == (1, 0.32, 1)
+    assert (many.gpus, many.nodes, many.step_s) == (16, 2, pytest.approx(16 * 32 / 1400))
+    path.write_text("gpus,step_s\n1,0.5\n2,fast\n")
+    with pytest.raises(ConfigError, match=r"table.csv, line 3: step_s is 'fast'"):
+        read_csv(path)
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_csv(tmp_path / "none.csv")
+
+
+def _sweep(folder: Path, **values: Any) -> Path:
+    rows = [
+        {"gpus": 1, "batch_size": 32, "batch_per_gpu": 32.0, "status": "measured", "step_s": 0.4,
+         "step_low_s": 0.39, "step_high_s": 0.41, "examples_per_s": 80.0, "cpu_utilisation": 0.2},
+        {"gpus": 2, "batch_size": 32, "batch_per_gpu": 16.0, "status": "measured", "step_s": 0.22,
+         "step_low_s": 0.21, "step_high_s": 0.23, "examples_per_s": 145.5, "cpu_utilisation": 0.4},
+        {"gpus": 4, "batch_size": 32, "batch_per_gpu": 8.0, "status": "failed", "step_s": None},
+    ]  # fmt: skip
+    parts = [{"name": "exchange not hidden", "seconds": 0.02, "low": 0.0, "high": 0.04}]
+    gaps = [{"gpus": 2, "batch_size": 32, "ideal_s": 0.2, "measured_s": 0.22, "parts": parts}]
+    folder.mkdir()
+    content = {"cells": rows, "gaps": gaps, "target": "train.py", "environment": {"devices": ["T4"]}} | values
+    (folder / "scale.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
+    one, two = read_sweep(_sweep(tmp_path / "a"))
+    assert (one.gpus, one.step_s, one.cpu_utilisation, one.parts_s) == (1, 0.4, 0.2, {})
+    assert two.parts_s == {"exchange not hidden": 0.02}
+    assert two.job == "train.py"
+    assert 0.02 < two.relative_deviation < 0.03
+
+
+@pytest.mark.parametrize(("num_gpus", "said"), [(4, 4), (0, None), (None, None)])
+def test_the_machine_of_a_sweep_tells_the_size_of_a_node(
+    tmp_path: Path, num_gpus: int | None, said: int | None
+) -> None:
+    """On a machine without GPUs, the ranks on CPUs say nothing about nodes."""
+    cells = read_sweep(_sweep(tmp_path / "a", environment={"num_gpus": num_gpus}))
+    assert [cell.gpus_per_node for cell in cells] == [said, said]
+
+
+def test_several_folders_are_of_one_job(tmp_path: Path) -> None:
+    folders = [_sweep(tmp_path / "a"), _sweep(tmp_path / "b"), _sweep(tmp_path / "c", target="other.py")]
+    assert len(checked(read(folders[:2]))) == 2
+    with pytest.raises(ConfigError, match="2 jobs"):
+        checked(read(folders))
+
+
+def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"has no scale.json"):
+        read_sweep(tmp_path)
+    (tmp_path / "scale.json").write_text("{")
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_sweep(tmp_path)

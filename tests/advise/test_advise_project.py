@@ -1,0 +1,243 @@
+"""Project: what is said, what is left open, and that intervals hold where the times alone mislead."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samestep.advise
+from samestep.advise.cells import Cell
+from samestep.advise.project import project
+from samestep.advise.rows import MeasuredRow, ProjectedRow
+from samestep.errors import ConfigError
+
+# NVIDIA/MinkowskiEngine, docs/demo/multigpu.md: seconds a step of one global batch on 1 to 4 Titan Xp
+SPARSE = {
+    8: {1: 1.611, 2: 0.916, 4: 0.689},
+    12: {1: 2.691, 2: 1.413, 3: 1.064, 4: 1.006},
+    16: {1: 3.543, 2: 1.933, 4: 1.322},
+    18: {1: 4.391, 2: 2.114, 3: 1.660},
+    20: {1: 4.639, 2: 2.426, 4: 1.707},
+}
+
+
+def weak(*times: float, **others: Any) -> list[dict[str, Any]]:
+    return [
+        {"gpus": 2**power, "batch_per_gpu": 32, "step_s": step_s, **others}
+        for power, step_s in enumerate(times)
+    ]
+
+
+def strong(times: dict[int, float], batch_size: int, **others: Any) -> list[dict[str, Any]]:
+    return [{"gpus": n, "batch_size": batch_size, "step_s": t, **others} for n, t in times.items()]
+
+
+def causes(rows: Any) -> set[str]:
+    return {finding.cause for finding in rows.findings}
+
+
+def test_measured_and_projected_are_different_types() -> None:
+    rows = project(weak(0.20, 0.21, 0.22), 8)
+    assert [row.gpus for row in rows] == [1, 2, 4, 8]
+    assert [type(row) for row in rows] == [MeasuredRow, MeasuredRow, MeasuredRow, ProjectedRow]
+    assert [row.to_json()["kind"] for row in rows] == ["measured"] * 3 + ["projected"]
+    for row in rows:
+        assert row.low_s <= row.step_s <= row.high_s
+        assert row.speedup is not None
+        assert row.speedup_low is not None
+        assert row.speedup_high is not None
+        assert row.speedup_low <= row.speedup <= row.speedup_high
+        assert {"wait_s", "result_s", "cost", "efficiency"} <= set(row.to_json())
+    assert 0.22 <= rows[3].step_s <= 0.24
+    assert not rows.findings
+
+
+def test_it_is_public() -> None:
+    assert samestep.advise.project is project
+
+
+def test_a_projection_takes_well_under_a_second() -> None:
+    cells = [
+        {"gpus": n, "step_s": 1 + 0.01 * n, "nodes": -(-n // 4)} for n in (1, 2, 3, 4, 8, 12, 16, 24, 32, 48)
+    ]
+    project(cells, 64)
+    began = time.process_time()
+    project(cells, 4096)
+    assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize("batch_size", SPARSE)
+def test_a_host_that_fills_up_unseen_is_within_the_interval(batch_size: int) -> None:
+    truth = SPARSE[batch_size]
+    first = {n: truth[n] for n in (1, 2)}
+    asked = [n for n in truth if n > 2]
+    for row in project(strong(first, batch_size), asked):
+        if isinstance(row, ProjectedRow):
+            assert row.low_s <= truth[row.gpus] <= row.high_s
+
+
+def test_cpu_use_in_the_record_warns_of_a_full_host() -> None:
+    cells = strong({1: 1.611, 2: 0.916}, 8)
+    busy = [cell | {"cpu_utilisation": use} for cell, use in zip(cells, (0.33, 0.58), strict=True)]
+    rows = project(busy, 4)
+    assert "host-saturates" in causes(rows)
+    assert rows[-1].low_s <= 0.689 <= rows[-1].high_s
+    # with cores to spare there is no warning, and less to fear
+    idle = project([cell | {"cpu_utilisation": 0.02} for cell in cells], 4)
+    assert "host-saturates" not in causes(idle)
+    assert idle[-1].high_s < project(cells, 4)[-1].high_s
+
+
+def test_the_cores_are_a_floor_under_the_step() -> None:
+    rows = project(weak(0.20, 0.20, cpu_utilisation=0.4), 8, batch="grows")
+    # two ranks took 0.4 of the host for 0.2 s: eight take 1.6 hosts for as long
+    assert rows[-1].step_s == pytest.approx(0.32)
+    assert rows[-1].high_s >= 0.32
+
+
+def test_the_machine_says_where_its_nodes_end() -> None:
+    def nodes(**others: Any) -> list[int]:
+        return [row.nodes for row in project(weak(0.20, 0.21, **others), 16)]
+
+    assert nodes() == [1, 1, 1, 1, 2]
+    assert nodes(gpus_per_node=4) == [1, 1, 1, 2, 4]
+    # who had two ranks on a node has room for two, whatever the machine is said to have
+    assert nodes(gpus_per_node=1) == [1, 1, 2, 4, 8]
+    assert [row.nodes for row in project(weak(0.2, 0.21, gpus_per_node=4), 16, gpus_per_node=16)] == [1] * 5
+
+
+def test_one_world_size_is_no_basis() -> None:
+    rows = project(weak(0.20), 64)
+    assert [row.kind for row in rows] == ["measured"]
+    assert causes(rows) == {"one-world-size"}
+    assert rows.next_cell is not None
+    assert rows.next_cell.gpus > 1
+    assert f"Measure {rows.next_cell.gpus} GPUs" in rows.findings[0].fix
+    assert rows.next_cell.why in rows.findings[0].fix
+    assert 150 * 0.2 <= rows.next_cell.takes_s < 150 * 0.3
+
+
+def test_far_and_over_the_nodes_there_is_a_range_and_a_cell_that_settles_it() -> None:
+    rows = project(weak(0.20, 0.21, 0.22), [8, 16, 64])
+    assert [row.is_range for row in rows if isinstance(row, ProjectedRow)] == [False, True, True]
+    assert rows.next_cell is not None
+    assert (rows.next_cell.gpus, rows.next_cell.nodes) == (16, 2)
+    assert "far-from-measured" in causes(rows)
+    # within one large node it is the distance alone
+    inside = project(weak(0.20, 0.21), [4, 8, 16], gpus_per_node=16)
+    assert [row.is_range for row in inside if isinstance(row, ProjectedRow)] == [False, False, True]
+    # and with that cell the range is a projection, and narrower
+    settled = project(
+        [*weak(0.20, 0.21, 0.22), {"gpus": 16, "nodes": 2, "batch_per_gpu": 32, "step_s": 0.25}], 64
+    )
+    assert settled[-1].high_s / settled[-1].low_s < rows[-1].high_s / rows[-1].low_s
+    assert [row.is_range for row in settled if isinstance(row, ProjectedRow)] == [False, False, False]
+
+
+def test_odd_cells_are_kept_and_said_and_widen_the_interval() -> None:
+    even, superlinear, erratic = (
+        project(weak(*times), 8) for times in ((0.20, 0.21, 0.22), (0.20, 0.17, 0.16), (0.20, 0.27, 0.19))
+    )
+    width = [rows[-1].high_s / rows[-1].low_s for rows in (even, superlinear, erratic)]
+    assert causes(superlinear) == {"superlinear"}
+    assert causes(erratic) >= {"erratic"}
+    assert len(superlinear) == len(erratic) == 4
+    assert width[0] < width[1]
+    assert width[0] < width[2]
+
+
+def test_noisy_cells_widen_the_interval() -> None:
+    sharp = project(weak(0.20, 0.21, 0.22), 8)
+    noisy = project([cell | {"step_low_s": 0.15, "step_high_s": 0.27} for cell in weak(0.20, 0.21, 0.22)], 8)
+    assert noisy[-1].high_s > sharp[-1].high_s
+    assert noisy[-1].low_s < sharp[-1].low_s
+
+
+def test_without_one_gpu_there_is_no_speedup() -> None:
+    rows = project(weak(0.20, 0.21, 0.22)[1:], 8)
+    assert "no-single-gpu" in causes(rows)
+    assert all(row.speedup is None for row in rows)
+    assert [row.kind for row in rows] == ["projected", "measured", "measured", "projected"]
+
+
+def test_the_batch_stays_or_grows() -> None:
+    grows = project(weak(0.20, 0.21, 0.22), 8)[-1]
+    assert grows.batch_per_gpu == 32
+    same = project(strong({1: 0.8, 2: 0.42, 4: 0.24}, 64), 8)[-1]
+    assert same.batch_per_gpu == 8
+    assert 0.1 <= same.step_s <= 0.24
+    # one odd cell does not change what the others did, and is fitted with them
+    odd = project([{"gpus": 1, "batch_per_gpu": 24, "step_s": 0.16}, *weak(0.20, 0.21, 0.22)[1:]], 8)
+    assert {row.batch_per_gpu for row in odd} == {32}
+    assert odd[-1].speedup == pytest.approx(8 * 32 / odd[-1].step_s / (24 / 0.16))
+    # a grid of batches is fitted as one, and the rows are of one batch
+    grid = [*strong({1: 0.8, 2: 0.42, 4: 0.24}, 64), *strong({1: 0.42, 2: 0.24, 4: 0.15}, 32)]
+    assert [row.gpus * row.batch_per_gpu for row in project(grid, 8)] == [64] * 4
+
+
+def test_parts_are_projected_each_by_its_own_law() -> None:
+    cells = [
+        Cell(gpus=1, step_s=0.8, batch_per_gpu=64),
+        Cell(gpus=2, step_s=0.44, batch_per_gpu=32,
+             parts_s={"exchange not hidden": 0.03, "sharing the host": 0.01}),
+        Cell(gpus=4, step_s=0.275, batch_per_gpu=16,
+             parts_s={"exchange not hidden": 0.045, "sharing the host": 0.03}),
+    ]  # fmt: skip
+    row = project(cells, 8)[-1]
+    assert isinstance(row, ProjectedRow)
+    # a ring of which (N−1)/N is left: 0.06 · 7/8; sharing: 0.01 · (N − 1)
+    assert row.parts_s == pytest.approx({"exchange not hidden": 0.0525, "sharing the host": 0.07}, rel=1e-6)
+    without = project([Cell(gpus=c.gpus, step_s=c.step_s, batch_per_gpu=c.batch_per_gpu) for c in cells], 8)[
+        -1
+    ]
+    assert min(without.step_s, 0.2225) <= row.step_s <= max(without.step_s, 0.2225)
+
+
+def test_parts_say_nothing_of_links_that_were_not_measured() -> None:
+    cells = [Cell(gpus=1, step_s=0.8), Cell(gpus=2, step_s=0.9, parts_s={"exchange not hidden": 0.1})]
+    inside, between = project(cells, [4, 16])[-2:]
+    assert isinstance(inside, ProjectedRow)
+    assert isinstance(between, ProjectedRow)
+    assert inside.parts_s == pytest.approx({"exchange not hidden": 0.15})
+    assert between.parts_s == {}
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "said"),
+    [
+        (0, {}, "0 GPUs were asked for"),
+        ([2, -1], {}, "-1 GPUs were asked for"),
+        ([], {}, "no number of GPUs"),
+        (8, {"level": 1.0}, "level is 1.0"),
+    ],
+)
+def test_questions_that_cannot_be(to: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        project(weak(0.2, 0.21), to, **options)
+
+
+@given(
+    times=st.lists(st.floats(0.1, 1.0), min_size=2, max_size=5),
+    unit=st.floats(1e-3, 1e3),
+    to=st.sampled_from([32, 64, 100]),
+)
+@settings(max_examples=30, deadline=None)
+def test_anything_measured_gives_rows_in_order_with_intervals(
+    times: list[float], unit: float, to: int
+) -> None:
+    rows = project(weak(*times), to)
+    assert [row.gpus for row in rows] == sorted({row.gpus for row in rows})
+    assert all(0 < row.low_s <= row.step_s <= row.high_s < np.inf for row in rows)
+    other = project(weak(*(step_s * unit for step_s in times)), to)
+    assert [row.step_s / unit for row in other] == pytest.approx([row.step_s for row in rows], rel=1e-3)
+
+
+@given(level=st.floats(0.1, 0.89))
+@settings(max_examples=15, deadline=None)
+def test_a_surer_interval_is_wider(level: float) -> None:
+    one, other = (project(weak(0.2, 0.21, 0.23), 64, level=value)[-1] for value in (level, level + 0.05))
+    assert other.low_s <= one.low_s
+    assert one.high_s <= other.high_s

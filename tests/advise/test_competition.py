@@ -1,0 +1,64 @@
+"""Competition: who counts where, that misses cost weight, and that cells in between are gone through."""
+
+import numpy as np
+import pytest
+
+from samestep.advise.calibration import shipped
+from samestep.advise.competition import EXPERIENCE, NAMES, Competition, Outlook
+from samestep.advise.places import Places
+
+WORLDS = Places.of([1, 2, 4])
+STEP_S = np.array([0.20, 0.21, 0.22])
+
+
+def outlook(places: Places, step_s: np.ndarray, at: Places) -> Outlook:
+    return Competition(places, step_s, at).outlook(shipped().experience)
+
+
+def leaders(found: Outlook, index: int = 0) -> set[str]:
+    """Those that count more than a law that nobody named, ever so good a record."""
+    return {name for name, weight in zip(NAMES, found.weights[:, index], strict=True) if weight > 0.1}
+
+
+def test_who_counts_is_a_matter_of_where_the_question_lies() -> None:
+    found = outlook(WORLDS, STEP_S, Places.of([8, 16], [1, 2]))
+    assert leaders(found, 0) == {EXPERIENCE, "last efficiency", "logarithmic"}
+    assert leaders(found, 1) == {EXPERIENCE, "Amdahl", "logarithmic"}
+    between = outlook(Places.of([4, 8, 16], [1, 1, 2]), STEP_S, Places.of([32], [4]))
+    assert leaders(between) == {"bandwidth", "last efficiency", "logarithmic", "Amdahl"}
+    shared = outlook(Places.of([1, 2], None, [32, 16]), STEP_S[:2] / [1, 2], Places.of([4], None, [8]))
+    assert leaders(shared) == {EXPERIENCE, "Amdahl"}
+    for each in (found, between, shared):
+        assert each.weights.sum(axis=0) == pytest.approx(1.0)
+        assert (each.weights[NAMES.index("linear speedup")] == 0).all()
+    assert list(found.is_crossing) == [0, 1]
+    assert list(between.is_between) == [1]
+
+
+def test_another_batch_than_was_measured_is_no_matter_of_last_efficiency() -> None:
+    found = outlook(WORLDS, STEP_S, Places.of([8], None, [0.5]))
+    assert found.is_strong
+    assert leaders(found) == {EXPERIENCE, "Amdahl"}
+
+
+def test_who_missed_counts_less() -> None:
+    """The cells are Amdahl's: the law that says so gains on one that does not."""
+    gpus = np.array([1.0, 2.0, 4.0, 8.0])
+    first, later = (
+        outlook(Places.of(gpus[:count]), (1 + 0.3 * gpus)[:count], Places.of([16])) for count in (2, 4)
+    )
+    good, poor = NAMES.index("Amdahl"), NAMES.index("Pollux")
+    assert first.weights[good] == first.weights[poor]
+    assert later.weights[good] > 1.5 * later.weights[poor]
+
+
+@pytest.mark.parametrize("jump", [1.0, 1.6])
+def test_below_the_largest_world_steps_go_through_the_cells(jump: float) -> None:
+    """Whatever happens between nodes, 2 GPUs are between 1 and 4 of the same node."""
+    places = Places.of([1, 4, 8], [1, 1, 2])
+    found = outlook(places, np.array([0.20, 0.22, 0.22 * jump]), Places.of([2, 16], [1, 4]))
+    assert 0.20 < np.exp(found.log_s[0]) < 0.22
+    assert leaders(found, 0) == {EXPERIENCE}
+    # alone, it disagrees with nobody: its own scale tells how sure it is
+    assert found.disagreement[0] == found.scale[0] > 0
+    assert found.disagreement[1] != found.scale[1]

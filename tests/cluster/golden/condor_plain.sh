@@ -1,0 +1,5 @@
+#!/bin/sh
+# One item of request.json, by its number: run.sh ITEM
+set -eu
+export HOME="${HOME:-$PWD}"
+exec /opt/env/bin/python -P -m samestep.cluster.attempt . "$1"

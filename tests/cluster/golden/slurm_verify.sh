@@ -1,0 +1,11 @@
+#!/bin/sh
+#SBATCH --job-name=digits-verify
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --gres=gpu:2
+#SBATCH --output=slurm-%j.out
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+
+exec /opt/env/bin/python -P -m samestep.cluster.attempt . 0

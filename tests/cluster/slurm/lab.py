@@ -1,0 +1,209 @@
+"""A real Slurm on one machine: a controller and two nodes with two make-believe GPUs each.
+
+`python lab.py start FOLDER` prints the environment that Slurm's commands need; `python lab.py stop FOLDER`
+ends all that was started. Tests use `Lab`. It wants root and Debian's slurmctld, slurmd, slurm-client and
+munge; `why_not` says what is missing. Partitions: `main`, and `high`, whose jobs preempt those of `main`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TOOLS = ("slurmctld", "slurmd", "sbatch", "munged")
+NODES = ("n1", "n2")
+
+CONF = """\
+ClusterName=lab
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmctldPort={controller}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdSpoolDir={folder}/spool-%n
+StateSaveLocation={folder}/state
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SlurmctldParameters=preempt_send_user_signal
+SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=1000
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
+KillWait=5
+SlurmdTimeout=30
+MinJobAge=300
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/jobcomp.txt
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+GresTypes=gpu
+NodeName=DEFAULT CPUs=4 RealMemory=8000 Gres=gpu:2
+NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={first} Feature=lab
+NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={second}
+PartitionName=main Nodes=n1,n2 Default=YES PriorityTier=10 GraceTime=20
+PartitionName=high Nodes=n1,n2 PriorityTier=100 PreemptMode=OFF
+"""
+
+
+def why_not() -> str | None:
+    """What keeps a lab from being started here, or None."""
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "the lab's daemons run as root"
+    return None
+
+
+class Lab:
+    """Slurm's daemons, below one folder; use it in a `with`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.env = {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _path()}
+
+    def __enter__(self) -> "Lab":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start munge where it does not run, the controller and the nodes; return when both are idle."""
+        reason = why_not()
+        if reason is not None:
+            raise RuntimeError(reason)
+        self._write()
+        self._munge()
+        self._daemon("slurmctld")
+        for node in NODES:
+            self._daemon("slurmd", "-N", node)
+        deadline = time.monotonic() + 30
+        while self.run("sinfo", "-h", "-o", "%t", "-p", "main").split() != ["idle"]:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the nodes did not come up: {self.run('sinfo', '-N')}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End jobs and daemons, by the numbers that they wrote down."""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            self.run("scancel", "--user", "root")
+            self._wait_until(lambda: not self.run("squeue", "-h").strip(), 8)
+        pids = []
+        for path in [
+            self.folder / "slurmctld.pid",
+            *self.folder.glob("slurmd-*.pid"),
+            self.folder / "munged.pid",
+        ]:
+            with contextlib.suppress(OSError, ValueError):
+                pids.append(int(path.read_text()))
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        self._wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def run(self, *command: str, check: bool = False) -> str:
+        """What a command of Slurm's prints."""
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={**os.environ, **self.env}, check=check
+        )
+        return done.stdout
+
+    def _write(self) -> None:
+        for name in ("state", *(f"spool-{node}" for node in NODES)):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(4):
+            device = self.folder / f"gpu{number}"
+            if not device.exists():
+                os.mknod(device, 0o20666, os.makedev(1, 3))
+        ports = _free_ports(3)
+        text = CONF.format(folder=self.folder, controller=ports[0], first=ports[1], second=ports[2])
+        (self.folder / "slurm.conf").write_text(text)
+        gres = [f"NodeName=n{n} Name=gpu File={self.folder}/gpu[{2 * n - 2}-{2 * n - 1}]\n" for n in (1, 2)]
+        (self.folder / "gres.conf").write_text("".join(gres))
+
+    def _munge(self) -> None:
+        """Slurm knows its own by munge's word; a daemon that runs already serves as well."""
+        if subprocess.run(["munge", "-n"], capture_output=True, timeout=20).returncode == 0:
+            return
+        own = Path("/run/munge")
+        own.mkdir(parents=True, exist_ok=True)
+        shutil.chown(own, "munge", "munge")
+        own.chmod(0o755)
+        key = Path("/etc/munge/munge.key")
+        if not key.exists():
+            key.write_bytes(os.urandom(1024))
+            key.chmod(0o400)
+            shutil.chown(key, "munge", "munge")
+        program = shutil.which("munged", path=_path()) or "munged"
+        subprocess.run([program], user="munge", group="munge", check=True, timeout=20)
+        pid = (own / "munged.pid").read_text()
+        (self.folder / "munged.pid").write_text(pid)
+
+    def _daemon(self, name: str, *options: str) -> None:
+        program = shutil.which(name, path=_path()) or name
+        with (self.folder / "daemons.log").open("ab") as log:
+            subprocess.run(
+                [program, "-f", self.env["SLURM_CONF"], *options],
+                env={**os.environ, **self.env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                check=True, timeout=30,
+            )  # fmt: skip
+
+    @staticmethod
+    def _wait_until(is_so: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def main() -> None:
+    action, folder = sys.argv[1:]
+    lab = Lab(Path(folder))
+    if action == "stop":
+        lab.stop()
+        return
+    lab.start()
+    for name, value in lab.env.items():
+        print(f"export {name}='{value}'")
+
+
+if __name__ == "__main__":
+    main()
