@@ -23,7 +23,7 @@ TROUBLES = {
     "duplicated-work": ["--no-shares"],
     "data-parallel": ["--data-parallel"],
     "short-epoch": ["--examples", "96"],
-    "too-little-work-per-gpu": ["--size", "4", "--extra-layers", "60"],
+    "too-little-work-per-gpu": ["--size", "4", "--extra-layers", "150"],
 }
 """By cause, the arguments that make the workload have it."""
 
@@ -38,7 +38,7 @@ def sweep(*arguments, options=(), target=()):
              "--json", "--out", f"{folder}/sweep", *options, *program],
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
-    assert ended.returncode in (0, 1), ended.stderr
+    assert ended.stdout, ended.stderr
     return json.loads(ended.stdout)
 
 
