@@ -22,7 +22,7 @@ def arguments():
     parser.add_argument("--size", type=int, default=24, help="pixels of an image's side")
     parser.add_argument("--slow-example-s", type=float, default=0.0)
     parser.add_argument("--extra-parameters", type=int, default=0)
-    parser.add_argument("--extra-layers", type=int, default=0, help="layers that compute next to nothing")
+    parser.add_argument("--fixed-s", type=float, default=0.0, help="what each step costs, whatever its batch")
     parser.add_argument("--late-rank-s", type=float, default=0.0, help="what rank 1 loses in each step")
     parser.add_argument("--evaluation-s", type=float, default=0.0)
     parser.add_argument("--checkpoint-s", type=float, default=0.0)
@@ -62,8 +62,6 @@ def make_model(args):
     layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()]
     layers += [nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     layers += [nn.Linear(16, 10)]
-    for _ in range(args.extra_layers):
-        layers += [nn.Linear(10, 10), nn.Tanh()]
     if args.extra_parameters:
         layers.append(Heavy(args.extra_parameters))
     return nn.Sequential(*layers)
@@ -106,8 +104,7 @@ def main():
         if sampler is not None:
             sampler.set_epoch(epoch)
         for x, y in loader:
-            if rank == 1:
-                time.sleep(args.late_rank_s)
+            time.sleep(args.fixed_s + (args.late_rank_s if rank == 1 else 0.0))
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
