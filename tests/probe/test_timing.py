@@ -155,7 +155,10 @@ def test_saving_is_a_checkpoint(tmp_path):
     with timing(tmp_path):
         train(model, DataLoader(Slow(4, 0.0)), after=lambda loss: torch.save(Late(), tmp_path / "x.pt"))
     assert spent_s(tmp_path, "checkpoint") >= 4 * 0.02
-    assert spent_s(tmp_path, "other") < 0.02 + 4 * 0.02
+    # the first step of a process loads what optimizers need
+    later = [row for row in rows(tmp_path, Timing) if row.first_step > 1]
+    assert sum(row.phases_s["checkpoint"] for row in later) >= 3 * 0.02
+    assert sum(row.phases_s.get("other", 0.0) for row in later) < 3 * 0.02
 
 
 def test_losses_are_means_over_backward_passes_without_the_scale(tmp_path):
