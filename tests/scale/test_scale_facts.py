@@ -7,7 +7,11 @@ import pytest
 from timing_rows import blocks, loader, machine, model
 
 from samestep.observations import FORMAT, MOST_BYTES, Observations, ObservationWriter, observations_path
-from samestep.observed import VERSION, First, Start, Wrap
+from samestep.observed import VERSION, First, Start, Trouble, Wrap
+from samestep.probe.changes.batch_size import BatchSize
+from samestep.probe.changes.caching import DataCached
+from samestep.probe.changes.exchange import ExchangeOff
+from samestep.probe.changes.local_norms import NormsLocal
 from samestep.scale.facts import facts, finished
 from samestep.scale.runs import Host, line_of, read_lines
 from samestep.scale.timing import run_times
@@ -99,6 +103,10 @@ class TestFacts:
         assert found.evaluation_s == pytest.approx(0.08)
         assert found.checkpoint_s == 0.0
 
+    def test_an_evaluation_after_the_last_step_counts(self):
+        last = replace(blocks(TIMES)[-1], first_step=41, num_steps=0, step_s=(), phases_s={"evaluation": 0.5})
+        assert read({0: [*rank_rows(), last]}).evaluation_s == 0.5
+
     def test_memory_is_that_of_the_device_if_it_has_its_own(self):
         assert read({0: rank_rows()}).memory_bytes == 1035
         assert read({0: rank_rows(device_bytes=77)}).memory_bytes == 77
@@ -133,6 +141,18 @@ class TestFinished:
         run = finished(observations, VARIANT, 1, status="finished", seconds=5.0)
         assert not run.is_measured
         assert "no step that all ranks took" in run.reason
+
+    @pytest.mark.parametrize("part", [ExchangeOff, NormsLocal, DataCached, BatchSize])
+    def test_a_change_that_was_not_made_leaves_no_times(self, tmp_path, part):
+        trouble = Trouble(step=1, place=part.__name__, error="KeyError: 'sum_'")
+        observations = write(tmp_path, {0: rank_rows(), 1: [*rank_rows(), trouble]})
+        run = finished(observations, VARIANT, 1, status="cut", seconds=5.0)
+        assert not run.is_measured and "not possible on rank 1 (KeyError: 'sum_')" in run.reason
+
+    def test_trouble_of_an_observer_is_no_other_run(self, tmp_path):
+        trouble = Trouble(step=1, place="a loss", error="E")
+        observations = write(tmp_path, {0: [*rank_rows(), trouble], 1: rank_rows()})
+        assert finished(observations, VARIANT, 1, status="cut", seconds=5.0).is_measured
 
     def test_a_run_that_failed_has_its_own_reason(self, tmp_path):
         observations = write(tmp_path, {0: [], 1: []})

@@ -13,7 +13,7 @@ import numpy as np
 
 from samestep.errors import RecordError
 from samestep.observations import Observations
-from samestep.observed import First, Loader, Machine, Model, Pass, Row, Timing
+from samestep.observed import First, Loader, Machine, Model, Pass, Row, Timing, Trouble
 from samestep.record import read_json
 from samestep.scale.runs import Facts, Finished, Host, Loading, Status
 from samestep.scale.statistics import Blocks
@@ -22,6 +22,13 @@ from samestep.scale.variants import Variant
 
 _TENSOR = re.compile(r"^\S+ (?P<dtype>\S+) \((?P<shape>[\d, ]*)\) gradient$")
 _BITS = re.compile(r"\d+")
+_CHANGES = {
+    "ExchangeOff": "Nothing was to be exchanged",
+    "NormsLocal": "Norm layers were not to be synchronised",
+    "DataCached": "Examples were not to be fetched",
+    "BatchSize": "Loaders were to be given another batch",
+}
+"""What an experiment changes, by the part of the probe that does it."""
 _SYNCHRONISED = re.compile(r"^_?Sync")
 
 
@@ -48,6 +55,7 @@ def finished(
     """
     rows = {rank: list(observations.rows(rank)) for rank in observations.ranks}
     try:
+        _check_changed(rows)
         times = run_times(rows)
     except RecordError as error:
         return Finished(
@@ -75,6 +83,17 @@ def finished(
         host=host,
         folder=folder,
     )
+
+
+def _check_changed(rows_of_ranks: Mapping[int, Sequence[Row]]) -> None:
+    """Refuse a run in which what was to be changed stayed as it is: it would be taken for another."""
+    for rank, rows in rows_of_ranks.items():
+        for row in rows:
+            if isinstance(row, Trouble) and row.place in _CHANGES:
+                raise RecordError(
+                    f"{_CHANGES[row.place]} in this run, which was not possible on rank {rank} "
+                    f"({row.error}): its times are not those that were asked for."
+                )
 
 
 def _steps_per_epoch(folder: Path) -> int | None:
@@ -147,7 +166,8 @@ class _RankRows:
         self.first = next((row for row in rows if isinstance(row, First)), None)
         self.models = [row for row in rows if isinstance(row, Model)]
         self.loaders = [row for row in rows if isinstance(row, Loader)]
-        self.all_blocks = [row for row in rows if isinstance(row, Timing) and row.num_steps > 0]
+        self._timings = [row for row in rows if isinstance(row, Timing)]
+        self.all_blocks = [row for row in self._timings if row.num_steps > 0]
         self.passes = [row for row in rows if isinstance(row, Pass)]
         kept = [block for block in self.all_blocks if block.first_step >= max(2, first_kept)]
         self.blocks = kept or self.all_blocks
@@ -236,8 +256,8 @@ class _RankRows:
         return sum(block.phases_s.get(phase, 0.0) for block in self.blocks) / self.num_steps
 
     def whole_s(self, phase: str) -> float:
-        """Seconds of the run, warm-up included."""
-        return sum(block.phases_s.get(phase, 0.0) for block in self.all_blocks)
+        """Seconds of the run, with warm-up, and with what came after the last step."""
+        return sum(row.phases_s.get(phase, 0.0) for row in self._timings)
 
 
 def _loading(ranks: Sequence[_RankRows], lines: Sequence[str]) -> Loading | None:
