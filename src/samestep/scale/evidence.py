@@ -45,6 +45,17 @@ class Evidence:
                 found.append(Costly(gap=gap, part=part, share=part.seconds / gap.measured_s))
         return sorted(found, key=lambda each: -each.share)
 
+    def dominating(
+        self, seconds: Callable[[CellResult], float | None]
+    ) -> tuple[float, float, CellResult] | None:
+        """Where that part of an epoch is largest, if it is large: its share, its seconds, the cell."""
+        found = [
+            (spent_s / cell.epoch_s, spent_s, cell)
+            for cell, _ in self.measured()
+            if (spent_s := seconds(cell)) and cell.epoch_s and spent_s >= DOMINATES * cell.epoch_s
+        ]
+        return max(found, key=lambda each: each[0], default=None)
+
     def variant(self, cell: Cell, role: Role) -> Variant | None:
         """What was run for a cell in a role."""
         for comparison in self.comparisons:
