@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 import worlds
@@ -7,3 +9,12 @@ import worlds
 def _close_worlds():
     yield
     worlds.close_all()
+
+
+@pytest.fixture(autouse=True)
+def _same_environment():
+    """Libraries set variables when they are imported (Lightning does); the next test's ranks inherited them."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

@@ -14,6 +14,8 @@ from samestep.advise.places import Floats, Places
 
 _PULL = 1e-3
 """Pulls each number towards its least: what the cells do not tell stays there."""
+_DIGITS = 9
+"""Of a cell's time in units of the slowest: more than any clock tells."""
 _A, _B, _WITHIN, _BETWEEN, _OVERLAP = 0, 1, [2, 3], [4, 5], 6
 _LOW = np.array([0.0, 1e-3, 0.0, 0.0, 0.0, 0.0, 1.0])
 _HIGH = np.array([2.0, 2.0, 100.0, 10.0, 100.0, 10.0, 10.0])
@@ -34,6 +36,8 @@ class PolluxLaw:
         from scipy.optimize import least_squares
 
         unit, batch = float(step_s.max()), float(places.batch_per_gpu.max())
+        # the valley of the fit is flat: in other units of time the last digits would lead it elsewhere
+        relative_s = np.round(step_s / unit, _DIGITS)
         between = places.nodes > 1
         has_within, has_between = bool((~between & (places.gpus > 1)).any()), bool(between.any())
         # those that the cells say something about
@@ -52,7 +56,7 @@ class PolluxLaw:
             return result
 
         def misses(numbers: Floats) -> Floats:
-            errors = np.log(_step(full(numbers), places, batch) * unit / step_s)
+            errors = np.log(_step(full(numbers), places, batch) / relative_s)
             return np.concatenate([errors, _PULL * (numbers - _LOW[free])])
 
         bounds = (_LOW[free], _HIGH[free])
