@@ -13,7 +13,7 @@ def _close_worlds():
 
 @pytest.fixture(autouse=True)
 def _same_environment():
-    """Libraries set variables when they are imported (Lightning does); the next test's ranks inherited them."""
+    """Libraries set variables when they are imported, as Lightning does; the next test must not see them."""
     before = dict(os.environ)
     yield
     os.environ.clear()
