@@ -1,7 +1,8 @@
 """Work: the processor time of a process and all below it, for one who looks often.
 
 The same as `family.cpu_s`, at a fraction of the cost: files stay open, and who belongs to the family is found
-out once a second only. Work of a process that is new is therefore seen up to a second late, but never lost.
+out once a second only, after a first second in which the program itself comes to be. Work of a process that is
+new later is therefore seen up to a second late, but never lost.
 """
 
 import contextlib
@@ -19,12 +20,15 @@ class Work:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._files: dict[int, int] = {}
-        self._found_at: float | None = None
+        self._began_at: float | None = None
+        self._found_at = 0.0
         self._most = 0.0
 
     def seconds(self, now: float) -> float | None:
         """Processor time of the family so far, which never falls; `now` is a clock of the caller's."""
-        if self._found_at is None or now - self._found_at >= FIND_S:
+        if self._began_at is None:
+            self._began_at = now
+        if now - self._began_at <= FIND_S or now - self._found_at >= FIND_S:
             self._find()
             self._found_at = now
         ticks = {pid: _ticks(file) for pid, file in self._files.items()}
