@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH := .venv-bench
+BENCH_READY := $(BENCH)/.ready
 
-.PHONY: setup demo test check bench bench-advise docs lock clean
+.PHONY: setup demo test check bench bench-cost bench-advise bench-simulate docs lock clean
 
 setup: $(READY)
 
@@ -29,7 +31,18 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup
+# beside the libraries that people would pick instead; they have an environment of their own
+bench: $(BENCH_READY)
+	$(BENCH)/bin/python -m benchmarks peers
+
+$(BENCH_READY): benchmarks/peers/requirements.txt pyproject.toml constraints.txt
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BENCH)/bin/pip install --quiet --constraint constraints.txt --editable . --requirement benchmarks/peers/requirements.txt
+	touch $@
+
+# what Samestep costs more than plain PyTorch, part by part
+bench-cost: setup
 	$(BIN)/python -m benchmarks
 
 # SCALING is a table of public scaling series
@@ -38,12 +51,16 @@ SCALING ?= ../shared/data/scaling.csv
 bench-advise: setup
 	$(BIN)/python -m benchmarks.advise $(SCALING)
 
+bench-simulate: setup
+	$(BIN)/python -m benchmarks.simulate $(SCALING)
+	$(BIN)/python -m benchmarks.simulate_here
+
 docs: setup
-	$(BIN)/pytest tests/test_docs.py
+	$(BIN)/mkdocs build --strict
 
 lock: setup
 	@echo '# Versions that the tests run with: made by `make lock` from an environment that passed. pyproject.toml allows more.' > constraints.txt
 	@$(BIN)/pip freeze --exclude-editable | sed 's/^\(torch==[0-9.]*\).*/\1/' >> constraints.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage

@@ -1,12 +1,14 @@
 """`python -m benchmarks [name…] [--quick] [--json FILE]`: runs them, prints a table each.
 
 `python -m benchmarks faults [--kills N] [--seed S]` takes about twenty minutes, and runs only when named.
+`python -m benchmarks peers …` is the comparison with other libraries, with options of its own.
 """
 
 import argparse
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from rich.console import Console
 
 import samestep
 from benchmarks import bitwise, ddp, faults, order, scaling, step, timing, watch
+from benchmarks.peers import command as peers
 from benchmarks.rows import table
 
 _ALL = {
@@ -79,4 +82,7 @@ def _processor() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["peers"]:
+        peers.main(sys.argv[2:])
+    else:
+        main()

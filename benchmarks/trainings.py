@@ -5,7 +5,7 @@ comparison have equal models, data, batches and optimizer settings.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
 from statistics import median
@@ -15,15 +15,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD
+from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from samestep.train.session import Session
+from samestep.train.update import Update
 from samestep.world import enter
 
 Make = Callable[[], nn.Module]
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 Example = tuple[Tensor, Tensor]
 STEPS_PER_EPOCH = 64
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """SGD as torch makes it."""
+    return SGD(parameters, lr=1e-3, momentum=0.9)
+
+
+def fused_sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """The fastest SGD of torch's."""
+    return SGD(parameters, lr=1e-3, momentum=0.9, fused=True)
+
+
+def fused_adamw(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """The fastest AdamW of torch's."""
+    return AdamW(parameters, lr=1e-3, fused=True)
 
 
 def cnn(*, batch_norm: bool) -> nn.Module:
@@ -78,9 +95,17 @@ def plain(make: Make, data: Dataset[Any], batch_size: int) -> Iterator[None]:
             yield
 
 
-def ddp(make: Make, data: Dataset[Any], batch_size: int, world: Session, *, turns: int = 1) -> Iterator[None]:
+def ddp(
+    make: Make,
+    data: Dataset[Any],
+    batch_size: int,
+    world: Session,
+    *,
+    turns: int = 1,
+    optimizer_of: MakeOptimizer = sgd,
+) -> Iterator[None]:
     """Several ranks by hand, with every setting that makes DDP faster; gradients accumulated in `turns`."""
-    model, optimizer = _made(make)
+    model, optimizer = _made(make, optimizer_of)
     # torch refuses to leave out an exchange of a static graph
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=turns == 1)
     sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True)
@@ -98,9 +123,17 @@ def ddp(make: Make, data: Dataset[Any], batch_size: int, world: Session, *, turn
         epoch += 1
 
 
-def samestep(make: Make, data: Dataset[Any], batch_size: int, world: Session) -> Iterator[None]:
+def samestep(
+    make: Make,
+    data: Dataset[Any],
+    batch_size: int,
+    world: Session,
+    *,
+    optimizer_of: MakeOptimizer = sgd,
+    update: Update = "auto",
+) -> Iterator[None]:
     """Any number of ranks, with Samestep."""
-    model, optimizer = _made(lambda: world.replicate(make()))
+    model, optimizer = _made(lambda: world.replicate(make()), optimizer_of)
     loader = world.loader(data, batch_size=batch_size)
     while True:
         batches = iter(loader)
@@ -112,7 +145,7 @@ def samestep(make: Make, data: Dataset[Any], batch_size: int, world: Session) ->
             if batch is None:
                 break
             inputs, classes = batch
-            with world.step(optimizer) as step:
+            with world.step(optimizer, update=update) as step:
                 step.backward(cross_entropy(model(inputs), classes, reduction="sum"), len(classes))
             if step.is_last_turn:
                 yield
@@ -154,14 +187,17 @@ def batch_size_for(step_s: float) -> int:
     return batch_size
 
 
-def _made(make: Make) -> tuple[nn.Module, SGD]:
+def _made(make: Make, optimizer_of: MakeOptimizer = sgd) -> tuple[nn.Module, Optimizer]:
     torch.manual_seed(0)
     model = make()
-    return model, SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    return model, optimizer_of(model.parameters())
 
 
 def _accumulated_step(
-    model: DistributedDataParallel, optimizer: SGD, inputs: tuple[Tensor, ...], classes: tuple[Tensor, ...]
+    model: DistributedDataParallel,
+    optimizer: Optimizer,
+    inputs: tuple[Tensor, ...],
+    classes: tuple[Tensor, ...],
 ) -> None:
     optimizer.zero_grad(set_to_none=True)
     total = sum(map(len, classes))
@@ -171,7 +207,7 @@ def _accumulated_step(
     optimizer.step()
 
 
-def _step(model: nn.Module, optimizer: SGD, inputs: Tensor, classes: Tensor) -> None:
+def _step(model: nn.Module, optimizer: Optimizer, inputs: Tensor, classes: Tensor) -> None:
     optimizer.zero_grad(set_to_none=True)
     cross_entropy(model(inputs), classes).backward()
     optimizer.step()

@@ -191,6 +191,45 @@ def test_waits_of_a_scheduler(advise, tmp_path, monkeypatch):
     assert any("there is no sacct here" in said for said in json.loads(out)["remarks"])
 
 
+def test_sweeps_of_several_machines_are_refused_and_named(advise, tmp_path):
+    for place, (cell, device) in enumerate(zip(CELLS, ("A100", "A100", "T4"), strict=True)):
+        name = f"cuda NVIDIA {device}"
+        row = cell | {"devices": {name: cell["gpus"]}}
+        write_sweep(tmp_path / "mixed" / str(place), cells=[row], gaps=[], environment={"devices": [name]})
+    code, out, err = advise("mixed")
+    assert (code, out) == (2, "")
+    assert "2 machines (cuda NVIDIA A100: 1, 2 GPUs; cuda NVIDIA T4: 4 GPUs)" in err
+    assert advise(tmp_path / "mixed" / "0", tmp_path / "mixed" / "1")[0] == 0
+
+
+def test_what_sweeps_did_not_have_alike_is_a_finding(advise, tmp_path):
+    for place, (cell, cores) in enumerate(zip(CELLS, (8, 8, 32), strict=True)):
+        environment = {"devices": ["cuda"], "num_cores": cores}
+        write_sweep(tmp_path / "unlike" / str(place), cells=[cell], gaps=[], environment=environment)
+    code, out, _ = advise("unlike", "--json")
+    assert code == 0
+    assert "not-measured-alike" in [finding["cause"] for finding in json.loads(out)["findings"]]
+
+
+def test_a_node_has_as_many_gpus_as_are_said(advise):
+    def ranges(*words):
+        code, out, _ = advise("table.csv", "--to", 16, "--json", *words)
+        assert code == 0
+        return [row["gpus"] for row in json.loads(out)["rows"] if row["is_range"]]
+
+    assert ranges() == [12, 16]
+    assert ranges("--gpus-per-node", 16) == []
+    assert ranges("--gpus-per-node", 4) == [6, 8, 12, 16]
+    code, _, err = advise("table.csv", "--gpus-per-node", 2)
+    assert code == 2 and "4 GPUs were measured on 1 node" in err
+
+
+def test_milliseconds_among_seconds_are_asked_about(advise, tmp_path):
+    (tmp_path / "ms.csv").write_text("gpus,batch_per_gpu,step_s\n1,64,800\n2,32,430\n")
+    assert "were these milliseconds?" in advise("ms.csv")[2]
+    assert "milliseconds" not in advise("table.csv")[2]
+
+
 def test_a_folder_of_several_sweeps_of_one_job(advise, tmp_path):
     for place, cell in enumerate(CELLS):
         write_sweep(tmp_path / "jobs" / str(place), cells=[cell], gaps=[])

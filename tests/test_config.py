@@ -106,6 +106,7 @@ steps_per_epoch: 3
 clip_norm: 1
 precision: bf16
 accumulate: 2
+update: sharded
 ema_decay: 0.9
 compile: true
 channels_last: true

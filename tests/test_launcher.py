@@ -2,7 +2,9 @@
 
 import pytest
 
+from samestep.cli.targets import limits_of
 from samestep.errors import LaunchError
+from samestep.launch.limits import Limits
 from samestep.launcher import Seat, first_host, seat_in
 from samestep.world import place_in
 
@@ -37,6 +39,28 @@ PYTORCHJOB = {
     "MASTER_PORT": "23456",
     "KUBERNETES_SERVICE_HOST": "10.0.0.1",
 }
+# a pod of a PyTorchJob with nprocPerNode: 4, as newer operators start it, and of a TrainJob
+PYTORCHJOB_PODS = PYTORCHJOB | {
+    "WORLD_SIZE": "8",
+    "PET_MASTER_ADDR": "job-master-0",
+    "PET_MASTER_PORT": "23456",
+    "PET_NNODES": "2",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "4",
+}
+TRAINJOB = {name: value for name, value in PYTORCHJOB_PODS.items() if name.startswith("PET_")}
+# as seen in a worker of Ray Train (2.60)
+RAY = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "NODE_RANK": "0",
+    "MASTER_ADDR": "10.0.0.2",
+    "MASTER_PORT": "48741",
+    "RAY_JOB_ID": "01000000",
+    "RAY_RAYLET_PID": "27305",
+}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
@@ -52,6 +76,11 @@ MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
     [
         (TORCHRUN, "torchrun", (3, 4, 1, 2), "n1"),
         (PYTORCHJOB, "Kubernetes", (1, 2, 0, 1), "job-master-0"),
+        (PYTORCHJOB_PODS, "Kubernetes", (1, 2, 0, 1), "job-master-0"),
+        (TRAINJOB, "Kubernetes", (1, 2, 0, 1), "job-master-0"),
+        (TRAINJOB | TORCHRUN, "torchrun", (3, 4, 1, 2), "n1"),
+        (RAY, "Ray", (1, 2, 1, 2), "10.0.0.2"),
+        (RAY | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "Ray", (1, 2, 1, 2), "10.0.0.2"),
         (SRUN, "srun", (1, 2, 0, 1), "10.1.2.3"),
         (SRUN | {"MASTER_ADDR": "ib0.n1"}, "srun", (1, 2, 0, 1), "ib0.n1"),
         (OPEN_MPI, "mpirun", (1, 2, 1, 2), "127.0.0.1"),
@@ -62,6 +91,11 @@ MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
     ids=[
         "torchrun",
         "k8s",
+        "k8s, pods of four",
+        "k8s trainjob",
+        "torchrun in k8s",
+        "ray",
+        "ray in k8s",
         "srun",
         "srun, told where",
         "open mpi",
@@ -105,11 +139,21 @@ def test_only_torchruns_agents_keep_a_store():
         ({"RANK": "2", "WORLD_SIZE": "2"}, "process 2 of 2"),
         ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK is 'one'"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "MASTER_ADDR"),
+        (TRAINJOB | {"PET_NNODES": "1:4"}, "torchrun --no-python samestep"),
+        ({"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "job-worker-0:29400"}, "PET_NODE_RANK not set"),
     ],
 )
 def test_variables_that_make_no_sense_are_refused(env, match):
     with pytest.raises(LaunchError, match=match):
         seat_in(env)
+
+
+def test_pods_that_are_to_have_several_ranks_say_how_many():
+    assert seat_in(PYTORCHJOB_PODS).num_ranks == seat_in(TRAINJOB).num_ranks == 8
+    assert limits_of(None, seat_in(TRAINJOB), "task.py").most == 8
+    assert limits_of(Limits(most=4), seat_in(TRAINJOB), "task.py").most == 4
+    assert seat_in(TRAINJOB | {"PET_NPROC_PER_NODE": "auto"}).num_ranks is None
+    assert limits_of(None, seat_in(PYTORCHJOB), "task.py").most == 2
 
 
 @pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT"])

@@ -45,8 +45,9 @@ def test_a_session_offers() -> None:
     }  # fmt: skip
     inherited = {name for name in vars(World) if not name.startswith("_")} - own
     assert inherited == {
-        "any", "broadcast_", "broadcast_text", "gather", "gather_rows", "gather_texts", "is_first", "is_idle",
-        "drift", "mode", "notice", "post", "shares_statistics", "sum_",
+        "any", "broadcast_", "broadcast_text", "gather", "gather_rows", "gather_slices_", "gather_texts",
+        "is_first", "is_idle",
+        "drift", "mode", "notice", "post", "shares_statistics", "sum_", "sum_slices_",
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ With `world.py` this is the only module that may ask what kind of device it runs
 works on a `torch.device` that it was handed.
 """
 
+import os
 import platform
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -63,6 +64,34 @@ def kind_of(device: torch.device) -> dict[str, str | None]:
             "cudnn": str(torch.backends.cudnn.version()),
         }
     return {"device": f"cpu {_processor()}", "instructions": torch.backends.cpu.get_cpu_capability()}
+
+
+def exchange_versions(device: torch.device) -> dict[str, str]:
+    """The versions of what exchanges tensors on `device`, beyond torch's own."""
+    if device.type == "cuda":
+        return {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "cuda": str(torch.version.cuda)}
+    return {}
+
+
+def hardware_of(device: torch.device) -> dict[str, str | int | None]:
+    """What decides how fast a rank on `device` is; None is what the system does not tell."""
+    of_host: dict[str, str | int | None] = {"processor": _processor(), "cores": os.cpu_count()}
+    if device.type == "cuda":
+        about = torch.cuda.get_device_properties(device)
+        clock_khz = getattr(about, "clock_rate", None)  # not known to every torch
+        clock_mhz = clock_khz // 1000 if clock_khz else None
+        own = {"device": about.name, "memory_bytes": about.total_memory, "clock_limit_mhz": clock_mhz}
+        return own | of_host
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+    return of_host | {"memory_bytes": pages, "clock_limit_mhz": _clock_limit_mhz()}
+
+
+def _clock_limit_mhz() -> int | None:
+    """What the first core may run at, where the system tells."""
+    try:
+        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq").read_text()) // 1000
+    except (OSError, ValueError):
+        return None
 
 
 def _processor() -> str:

@@ -1,8 +1,8 @@
 """Launcher: who started this process, as which of how many, and where they can meet, by its variables.
 
-Knows the variables of torchrun (and of whatever sets the same, such as Kubernetes' PyTorchJob), of Slurm's
-srun and of Open MPI's and MPICH's mpirun. Starts nothing and knows no torch. A process that was started alone
-has no seat: it is for itself.
+Knows the variables of torchrun (and of whatever sets the same, such as Ray Train), of Kubernetes' PyTorchJob
+and TrainJob, of Slurm's srun and of Open MPI's and MPICH's mpirun. Starts nothing and knows no torch. A
+process that was started alone has no seat: it is for itself.
 """
 
 import contextlib
@@ -35,6 +35,8 @@ class Seat:
     address: str
     port: int
     has_store: bool = False
+    num_ranks: int | None = None
+    """How many ranks the launcher means its processes to start together, where it says."""
 
     @classmethod
     def alone(cls, port: int) -> "Seat":
@@ -53,7 +55,8 @@ class Seat:
         for name, is_set in (("MASTER_ADDR", bool(self.address)), ("MASTER_PORT", self.port > 0)):
             if not is_set:
                 raise LaunchError(
-                    f"WORLD_SIZE is {self.count} but {name} is not set; start the ranks with torchrun."
+                    f"{self} has others to meet, but {name} is not set: set it to where the first of them "
+                    "is, the same for all, or start the ranks with torchrun."
                 )
 
     def as_torchrun_says(self) -> dict[str, str]:
@@ -99,12 +102,40 @@ def first_host(nodes: str) -> str:
     return "".join(part or "" for part in match.groups()) if match else nodes
 
 
+def hosts_in(nodes: str) -> list[str]:
+    """All machines of such a list, in order."""
+    hosts: list[str] = []
+    for before, numbers, after in re.findall(r"([^\[,]+)(?:\[([^\]]*)\]([^\[,]*))?", nodes):
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            span = range(int(first), int(last or first) + 1) if first.isdecimal() else ()
+            hosts += [f"{before}{number:0{len(first)}d}{after}" for number in span] or [before]
+    return hosts
+
+
+def host_of(index: int, env: Mapping[str, str]) -> str | None:
+    """The machine that another process of this launcher should be on, where its variables tell.
+
+    Slurm's do, for tasks that fill node after node, as they do unless told otherwise.
+    """
+    if "RANK" in env:
+        return None
+    hosts = hosts_in(env.get("SLURM_STEP_NODELIST", ""))
+    counts = _tasks(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    places = [host for host, count in zip(hosts, counts, strict=False) for _ in range(count)]
+    return places[index] if index < len(places) else None
+
+
 def _by_torchrun(env: Mapping[str, str]) -> Seat:
-    index, count = whole(env, "RANK", 0), whole(env, "WORLD_SIZE", 1)
     is_torchrun = "TORCHELASTIC_RUN_ID" in env
-    is_kubernetes = "KUBERNETES_SERVICE_HOST" in env
+    if "PET_NNODES" in env and not is_torchrun:
+        return _by_kubeflow(env)
+    index, count = whole(env, "RANK", 0), whole(env, "WORLD_SIZE", 1)
+    is_ray = "RAY_JOB_ID" in env
+    is_kubernetes = "KUBERNETES_SERVICE_HOST" in env and not is_ray
+    known = {"torchrun": is_torchrun, "Ray": is_ray, "Kubernetes": is_kubernetes}
     return Seat(
-        launcher="torchrun" if is_torchrun else "Kubernetes" if is_kubernetes else "environment",
+        launcher=next((name for name, is_it in known.items() if is_it), "environment"),
         index=index,
         count=count,
         local_index=whole(env, "LOCAL_RANK", 0 if is_kubernetes else index),
@@ -112,6 +143,28 @@ def _by_torchrun(env: Mapping[str, str]) -> Seat:
         address=env.get("MASTER_ADDR", ""),
         port=whole(env, "MASTER_PORT", 0),
         has_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )
+
+
+def _by_kubeflow(env: Mapping[str, str]) -> Seat:
+    """A pod of a PyTorchJob or TrainJob, which means torchrun to be started in it and speaks of pods."""
+    pods, per_pod = env["PET_NNODES"], env.get("PET_NPROC_PER_NODE", "")
+    if not pods.isdecimal() or "PET_NODE_RANK" not in env:
+        raise LaunchError(
+            f"PET_NNODES is {pods}, and PET_NODE_RANK {env.get('PET_NODE_RANK', 'not set')}: this job may "
+            "have more or fewer pods as it goes on, which only torchrun can follow. Start "
+            "`torchrun --no-python samestep …` in its pods, or leave out its elasticPolicy."
+        )
+    count = int(pods)
+    return Seat(
+        launcher="Kubernetes",
+        index=whole(env, "PET_NODE_RANK", 0),
+        count=count,
+        local_index=0,
+        local_count=1,
+        address=env.get("PET_MASTER_ADDR") or env.get("MASTER_ADDR", ""),
+        port=whole(env, "PET_MASTER_PORT" if "PET_MASTER_PORT" in env else "MASTER_PORT", 0),
+        num_ranks=count * int(per_pod) if per_pod.isdecimal() else None,  # else "auto", "gpu" or "cpu"
     )
 
 
@@ -169,6 +222,7 @@ _MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], Seat]] = {
     "RANK": _by_torchrun,
     "WORLD_SIZE": _by_torchrun,
+    "PET_NNODES": _by_kubeflow,
     _OPEN_MPI[0]: _by_mpirun(_OPEN_MPI),
     "SLURM_STEP_NUM_TASKS": _by_srun,
     _MPICH[0]: _by_mpirun(_MPICH),
@@ -177,10 +231,15 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], Seat]] = {
 
 def _tasks_on(tasks: str, node: int) -> int:
     """The tasks of one node in Slurm's short form, such as `2(x3),1`."""
+    counts = _tasks(tasks)
+    return counts[node] if node < len(counts) else 1
+
+
+def _tasks(tasks: str) -> list[int]:
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
         counts += [int(count)] * int(times or 1)
-    return counts[node] if node < len(counts) else 1
+    return counts
 
 
 def _reachable(name: str, otherwise: str) -> str:

@@ -78,6 +78,8 @@ class Task:
     accumulate: int = 1
     """Turns a step: the global batch is worked on in so many pieces, one after the other, to save memory."""
     clip_norm: float | None = None
+    update: Literal["whole", "sharded", "auto"] = "auto"
+    """Whether every rank updates all parameters, or its slice of them; "auto": where it can and pays."""
     precision: Precision = "fp32"
     ema_decay: float | None = None
     compile: bool = False
@@ -108,6 +110,7 @@ class Task:
         _at_least(0, self, "workers", "seed")
         _one_of(self, "schedule_every", ("step", "epoch"))
         _one_of(self, "monitor_mode", ("min", "max"))
+        _one_of(self, "update", ("whole", "sharded", "auto"))
         _one_of(self, "precision", ("fp32", "bf16", "fp16"))
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"clip_norm is {self.clip_norm!r}; it must be above 0.")

@@ -8,61 +8,28 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from samestep import phase
-from samestep.device import backend_of, device_of
+from samestep.device import backend_of, device_of, is_on_host
 from samestep.errors import LaunchError, SamestepError
 from samestep.findings import Finding
 from samestep.launcher import seat_in, whole
+from samestep.pending import DONE, All, Flat, Later, Watched
+from samestep.pending import Pending as Pending
+from samestep.window import Slices, Window, add_in_order, meet
 
 DEFAULT_SHARDS = 8
 
-
-class Pending(Protocol):
-    """A collective under way; its tensor must not be read before `wait` returns."""
-
-    def wait(self) -> object: ...
-
-
-class _Done:
-    """The collective over one rank: over before it began."""
-
-    def wait(self) -> None:
-        return None
-
-
-_DONE = _Done()
-
-
-class _Watched:
-    """A collective whose `wait` is told as such to whoever watches this rank."""
-
-    __slots__ = ("_work",)
-
-    def __init__(self, work: Pending) -> None:
-        self._work = work
-
-    def wait(self) -> None:
-        with phase.waiting():
-            self._work.wait()
-
-
-class _All:
-    """Several collectives under way, as one."""
-
-    def __init__(self, parts: Sequence[Pending]) -> None:
-        self._parts = parts
-
-    def wait(self) -> None:
-        for part in self._parts:
-            part.wait()
+_WINDOW_BYTES = 1 << 20
+"""Sums of fewer bytes go over the network, whose waiting ranks are woken sooner on a busy machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +83,13 @@ class World:
         # gradients leave in the middle of backward, at moments that differ by rank; layers that work across
         # ranks exchange there too. Each kind keeps its own order, so each has its own group.
         with phase.waiting():
-            self._gradients = dist.new_group() if place.size > 1 and dist.is_initialized() else None
+            # a group does not take over how long others wait
+            timeout = timedelta(seconds=place.timeout_s)
+            is_joined = place.size > 1 and dist.is_initialized()
+            self._gradients = dist.new_group(timeout=timeout) if is_joined else None
+            self._window: Window | None = None
+            if self._gradients is not None and device.type == "cpu" and place.local_size == place.size:
+                self._window = meet(place.rank, self.gather_texts, patience_s=place.timeout_s)
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={self.device})"
@@ -147,11 +120,56 @@ class World:
         Sums `of_gradients` are in order among themselves; they need not be with other collectives.
         """
         if self.size == 1:
-            return _DONE
+            return DONE
+        window = self._window_for(tensor)
+        if window is not None and tensor.nbytes >= _WINDOW_BYTES:
+            return Watched(Later(partial(window.all_reduce, _real(tensor))))
         group = self._gradients if of_gradients else None
         work = dist.all_reduce(_real(tensor), group=group, async_op=True)
         assert work is not None
-        return _Watched(work)
+        return Watched(work)
+
+    def sum_slices_(self, slices: Slices) -> Pending:
+        """Start to make this rank's slice its sum over all ranks; the others become anything.
+
+        A slice is made up of flat tensors, of one dtype and device. In order with sums of gradients.
+        """
+        if self.size == 1:
+            return DONE
+        if (window := self._window_for(slices[0][0])) is not None:
+            return Watched(Later(partial(window.reduce_scatter, slices)))
+        flat = Flat(slices)
+        flat.take(range(self.size))
+        own = flat.rows[self.rank]
+        settle = Later(partial(flat.give, [self.rank]))
+        if not is_on_host(own):
+            work = dist.reduce_scatter_tensor(own, flat.buffer, group=self._gradients, async_op=True)
+            assert work is not None
+            return All([Watched(work), settle])
+        received = [row if row is own else torch.empty_like(own) for row in flat.rows]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        sent = self.post(
+            {rank: [flat.rows[rank]] for rank in others}, {rank: [received[rank]] for rank in others}
+        )
+        return All([sent, Later(partial(add_in_order, received, own)), settle])
+
+    def gather_slices_(self, slices: Slices) -> Pending:
+        """Start to fill the slices of the other ranks with what those have there."""
+        if self.size == 1:
+            return DONE
+        if (window := self._window_for(slices[0][0])) is not None:
+            return Watched(Later(partial(window.all_gather, slices)))
+        flat = Flat(slices)
+        flat.take([self.rank])
+        own = flat.rows[self.rank]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        settle = Later(partial(flat.give, others))
+        if not is_on_host(own):
+            work = dist.all_gather_into_tensor(flat.buffer, own, group=self._gradients, async_op=True)
+            assert work is not None
+            return All([Watched(work), settle])
+        sent = self.post({rank: [own] for rank in others}, {rank: [flat.rows[rank]] for rank in others})
+        return All([sent, settle])
 
     def post(
         self, sends: Mapping[int, Sequence[Tensor]], receives: Mapping[int, Sequence[Tensor]]
@@ -167,7 +185,7 @@ class World:
             for tensor in tensors
             if tensor.numel()
         ]
-        return _Watched(_All(dist.batch_isend_irecv(operations))) if operations else _DONE
+        return Watched(All(dist.batch_isend_irecv(operations))) if operations else DONE
 
     def broadcast_(self, tensor: Tensor, *, source: int = 0) -> None:
         """Replace `tensor` by that of rank `source`."""
@@ -250,12 +268,15 @@ class World:
             )
         )
 
+    def _window_for(self, tensor: Tensor) -> Window | None:
+        return self._window if is_on_host(tensor) else None
+
     def close(self) -> None:
         """Leave the world; the object is of no use afterwards."""
         global _current
         if _current is self:
             _current = None
-        self._gradients = None
+        self._gradients = self._window = None
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -285,6 +306,7 @@ class Place:
     launcher: str = "none"
     shards: int | None = None
     allow_drift: bool = False
+    timeout_s: float = 1800.0
 
 
 def place_in(env: Mapping[str, str]) -> Place:
@@ -308,7 +330,7 @@ def place_in(env: Mapping[str, str]) -> Place:
 
 def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
     """Meet the other ranks of the world that the environment describes, if there are others."""
-    place = place_in(os.environ)
+    place = replace(place_in(os.environ), timeout_s=timeout_s)
     device = device_of(place.local_rank, place.local_size)
     if place.size > 1 and not dist.is_initialized():
         seat = seat_in(os.environ)

@@ -52,7 +52,7 @@ def test_milliseconds_are_noticed() -> None:
 
 def test_cells_of_several_jobs_or_machines_are_refused() -> None:
     one = Cell(gpus=1, step_s=1.0, job="a.py", machine="A100")
-    with pytest.raises(ConfigError, match=r"2 jobs \(a.py, b.py\)"):
+    with pytest.raises(ConfigError, match=r"2 jobs \(a.py: 1 GPU; b.py: 2 GPUs\)"):
         checked([one, Cell(gpus=2, step_s=1.0, job="b.py", machine="A100")])
     with pytest.raises(ConfigError, match="2 machines"):
         checked([one, Cell(gpus=2, step_s=1.0, job="a.py", machine="T4")])
@@ -109,12 +109,20 @@ def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
     assert 0.02 < two.relative_deviation < 0.03
 
 
-@pytest.mark.parametrize(("num_gpus", "said"), [(4, 4), (0, None), (None, None)])
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"num_gpus": 4}, 4),
+        ({"num_gpus": 2, "gpus_per_node": 8}, 8),
+        ({"num_gpus": 0, "gpus_per_node": 0}, None),
+        ({"num_gpus": None}, None),
+    ],
+)
 def test_the_machine_of_a_sweep_tells_the_size_of_a_node(
-    tmp_path: Path, num_gpus: int | None, said: int | None
+    tmp_path: Path, environment: dict[str, int | None], said: int | None
 ) -> None:
-    """On a machine without GPUs, the ranks on CPUs say nothing about nodes."""
-    cells = read_sweep(_sweep(tmp_path / "a", environment={"num_gpus": num_gpus}))
+    """GPUs that a job may not use count; on a machine without any, ranks on CPUs say nothing about nodes."""
+    cells = read_sweep(_sweep(tmp_path / "a", environment=environment))
     assert [cell.gpus_per_node for cell in cells] == [said, said]
 
 

@@ -35,6 +35,19 @@ def test_who_counts_is_a_matter_of_where_the_question_lies() -> None:
     assert list(between.is_between) == [1]
 
 
+def test_far_from_all_cells_a_range_holds_what_each_law_says_that_counts_there() -> None:
+    cells, step_s = Places.of([1, 8, 16], [1, 1, 2]), np.array([0.2, 0.235, 0.285])
+    found = outlook(cells, step_s, Places.of([64, 128], [8, 16]))
+    assert list(found.is_far) == [False, True]
+    low, high = shipped().interval(found, 0.8)
+    says = [found.by_law[NAMES.index(name)] for name in leaders(found)]
+    assert len(says) == 4
+    for law in says:
+        assert low[1] <= law[1] <= high[1]
+    # nearer, who is far off is left out: the control
+    assert any(not low[0] <= law[0] <= high[0] for law in says)
+
+
 def test_another_batch_than_was_measured_is_no_matter_of_last_efficiency() -> None:
     found = outlook(WORLDS, STEP_S, Places.of([8], None, [0.5]))
     assert found.is_strong

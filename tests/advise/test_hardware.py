@@ -39,6 +39,18 @@ def test_slower_links_are_slower():
     assert slow.rows[0].step_s == quick.rows[0].step_s
 
 
+def test_at_worst_no_step_is_shorter_than_it_was_measured():
+    found = on_cluster(fast(), offers(0.8, 0.5, 0.4), NOTHING, 1e8)
+    assert [row.step_s for row in found.rows] == pytest.approx([0.8, 0.4, 0.2], rel=1e-6)
+    for measured_s, best, worst in zip((0.8, 0.5, 0.4), found.rows, found.worst, strict=True):
+        assert best.step_s <= worst.step_s * (1 + 1e-12)
+        assert worst.step_s >= measured_s * (1 - 1e-12)
+    told = found.to_json()["rows"][2]
+    assert told["low_s"] == told["step_s"] < told["high_s"]
+    assert told["train_high_s"] == pytest.approx(100 * told["high_s"])
+    assert told["speedup_low"] == pytest.approx(0.8 / told["high_s"])
+
+
 def test_what_a_smaller_batch_costs_is_counted_where_it_was_measured():
     bars = Bars(
         gpus=2, batch_size=64, ideal_s=0.4, measured_s=0.5,

@@ -8,6 +8,7 @@ from pathlib import Path
 from cluster_requests import request_of
 
 from samestep.cluster.htcondor import description, run_script
+from samestep.cluster.ray import PLAN, Ray
 from samestep.cluster.slurm import script
 
 FOLDER = Path(__file__).parent / "golden"
@@ -62,6 +63,16 @@ CONDOR = {
     "names": {"home": '/shared/it\'s a "run" $(HOME) é'},
     "verify": {"command": "verify", "name": "verify"},
 }
+RAY = {
+    "plain": {},
+    "resources": {
+        "needs": {"cpus_per_rank": 6, "memory_per_rank_bytes": 12 * GIB, "gpu_type": "A100"},
+        "options": {"resource:big disk": "2"},
+    },
+    "no_gpus": {"needs": {"device": "cpu"}},
+    "cluster": {"options": {"address": "head-1.lab:6379", "max_failures": "10"}},
+    "verify": {"command": "verify", "name": "verify"},
+}
 
 
 def texts() -> dict[str, str]:
@@ -72,6 +83,8 @@ def texts() -> dict[str, str]:
         found[f"condor_{name}.sub"] = description(request, Path(request.home))
         if name in ("plain", "conda", "tarball", "container"):
             found[f"condor_{name}.sh"] = run_script(request)
+    for name, asked in RAY.items():
+        found[f"ray_{name}.json"] = Ray().files(request_of(engine="ray", **asked))[PLAN]
     return found
 
 

@@ -337,3 +337,17 @@ def test_elsewhere_all_are_started(tmp_path, monkeypatch):
     with Warm(threads=1) as start:
         start(["run", "script.py"], {"OMP_NUM_THREADS": "1"}, Path(tmp_path))
     assert len(asked) == 1 and "on darwin a process with torch cannot be forked" in start.remarks[0]
+
+
+@pytest.mark.parametrize(("wish", "is_forked"), [(None, True), ("background_thread:true", False)])
+def test_ranks_are_forked_where_arrow_is_loaded(tmp_path, monkeypatch, wish, is_forked):
+    """It comes with pandas, and would run a thread; one that was asked for is left to run."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.delenv("JE_ARROW_MALLOC_CONF", raising=False)
+    if wish is not None:
+        monkeypatch.setenv("JE_ARROW_MALLOC_CONF", wish)
+    (tmp_path / "script.py").write_text("import os\nprint(os.environ.get('JE_ARROW_MALLOC_CONF'))\n")
+    with Warm(threads=1, modules=("pyarrow",)) as start:
+        run(start, tmp_path, str(tmp_path / "script.py"), threads=1)
+        assert bool(start.remarks) == (not is_forked), start.remarks
+    assert output(tmp_path)[0].strip() == str(wish)

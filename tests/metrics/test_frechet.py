@@ -178,6 +178,16 @@ def test_an_update_without_examples_changes_nothing():
     assert torch.equal(metric.real, before)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_feature_that_is_not_finite_makes_the_distance_nan(bad):
+    metric = FrechetDistance(WIDTH)
+    metric.update(torch.tensor(REAL), real=True)
+    metric.update(torch.tensor(OTHER), real=False)
+    assert metric.compute().isfinite()
+    metric.update(torch.full((1, WIDTH), bad), real=False)
+    assert metric.compute().isnan()
+
+
 def test_too_few_examples_are_refused_with_the_count_and_the_stream():
     metric = fed(REAL, OTHER[:1])
     with pytest.raises(DataError, match="the other stream has 1"):

@@ -122,6 +122,30 @@ def test_norms_use_and_leave_the_statistics_that_they_have(tmp_path, layer):
         assert any(not torch.equal(before[name], buffer) for name, buffer in layer.named_buffers())
 
 
+class Cached(nn.Linear):
+    """Evaluates with weights that it keeps when it is told to, as escnn's convolutions do."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.register_buffer("kept", torch.zeros(4, 4))
+
+    def train(self, mode=True):
+        if not mode:
+            self.kept = self.weight.detach().clone()
+        return super().train(mode)
+
+    def forward(self, x):
+        return F.linear(x, self.weight if self.training else self.kept, self.bias)
+
+
+def test_layers_that_evaluate_with_what_they_keep_stay_in_training(tmp_path):
+    layer = Cached()
+    with watching(tmp_path, experiment=FROZEN):
+        assert torch.equal(layer(X), F.linear(X, layer.weight, layer.bias))
+    layer.training = False
+    assert torch.equal(layer(X), layer.bias.expand_as(X))  # what the flag alone would have done
+
+
 class Noisy(Dataset):
     def __len__(self):
         return 8

@@ -79,6 +79,8 @@ def test_noise_is_never_named_as_a_cause_and_nothing_missing_is_said():
     assert "cannot be told from noise" in said(value).sentence
     value["cells"][2] |= {"speedup": 4.1, "speedup_high": 4.2}
     assert "nothing is missing" in said(value).sentence
+    value["cells"][2] |= {"speedup": 2.0, "speedup_high": 4.2}
+    assert "whether speed is missing cannot be told from noise" in said(value).sentence
 
 
 def test_without_a_comparison_the_reason_is_told():

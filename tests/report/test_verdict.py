@@ -82,6 +82,14 @@ def test_nothing_is_lit_where_nothing_differs():
     assert "^" not in text and "fix" not in text and "note" not in text
 
 
+def test_a_difference_that_is_not_in_the_table_is_not_lit_there():
+    told = "in the table one rank was given the batches of more ranks: it shows what else differs"
+    table = [[quantity, step, "equal"] for quantity in ("forward", "weight") for step in range(1, 9)]
+    text = " ".join(shown(table=table).split())
+    assert "^" not in text and told in text
+    assert told not in " ".join(shown().split()), "there it is in the table"
+
+
 @pytest.mark.parametrize("width", [80, 60, 40, 24, 18, 10])
 @pytest.mark.parametrize("num_steps", [3, 24, 500])
 def test_it_fits_the_width(width, num_steps):

@@ -47,6 +47,13 @@ def test_every_world_is_looked_at_once_and_every_round_has_every_variant_once(ru
     assert "would make it about" in result.outlook
 
 
+def test_a_cell_tells_the_devices_of_its_ranks(runner):
+    result = measured(runner).result
+    assert [dict(cell.devices) for cell in result.cells] == [{"cpu": 1}, {"cpu": 2}]
+    assert result.to_json()["cells"][1]["devices"] == {"cpu": 2}
+    assert result.environment == {"devices": ["cpu"], "clock_limits_mhz": []}
+
+
 def test_an_experiment_changes_what_its_variant_says_and_only_training_loaders(runner):
     measured(runner)
     changed = {order.name.split("-", 1)[1]: order.experiment for order in runner.asked[2:]}

@@ -56,6 +56,12 @@ def test_the_speedup_of_a_round_is_not_blurred_by_other_rounds():
     assert cells[1].speedup == pytest.approx(2.0, abs=0.02)
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_no_speedup_is_below_nothing(rounds):
+    (_, cell) = Job(drift=0.5, seed=1).result(worlds=(1, 2), rounds=rounds).cells
+    assert 0 <= cell.speedup_low <= cell.speedup <= cell.speedup_high
+
+
 def test_a_result_is_the_same_from_lines_of_a_file():
     sweep = Sweep(worlds=(1, 2), batches=(16, 32))
     runs = Job(exchange_s=0.01).runs(sweep)

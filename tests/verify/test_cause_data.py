@@ -142,6 +142,9 @@ class TestSameExamples:
         dropout = all_of(cut, change(Call, {"moved": ("torch",)}, name=""))
         tiny = Tiny(out=tmp_path / "dropout", share=all_to_each, edit=dropout)
         assert told(same_examples, tiny.evidence()) is not None
+        noise = all_of(cut, change(Batch, {"moved": ("torch",)}))
+        tiny = Tiny(out=tmp_path / "noise", share=all_to_each, edit=noise)
+        assert told(same_examples, tiny.evidence()) is not None
 
     def test_data_sets_that_have_no_sampler_are_told_of_otherwise(self, tmp_path):
         edit = change(Loader, {"is_iterable": True})

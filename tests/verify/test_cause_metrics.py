@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from edits import all_of, change
 from judging import found, told
+from rows import row
 from tiny import Tiny
 
 from samestep.experiment import Experiment, pass_key
 from samestep.observations import multiset_print
-from samestep.observed import Batch, End, PassEnd, Said, State, Step
+from samestep.observed import Batch, Call, End, PassEnd, Said, State, Step
 from samestep.verify.causes.metrics import evaluation, is_of_evaluation
 
 
@@ -59,6 +60,29 @@ class TestCauses:
         finding = judged(Tiny(out=tmp_path, metric="merged", num_evaluated=12, edit=wrong))
         assert finding.cause == "metric-merged-wrongly"
         assert "does not add up to what one rank finds" in finding.message
+
+    @pytest.mark.parametrize(
+        "drawn, cause",
+        [
+            (("one", "two"), "metric-merged-wrongly"),
+            (("one", "one"), "same-randomness-on-every-rank"),
+        ],
+        ids=["by rank", "alike"],
+    )
+    def test_evaluated_on_the_same_inputs(self, tmp_path, drawn, cause):
+        """The model is not given the examples themselves, but something that each rank draws for them."""
+
+        def drawing(each, rank, size):
+            if isinstance(each, Batch) and each.loader == 1:
+                call = row(Call, step=each.step, name="", is_training=False, rows=(drawn[rank],))
+                return [each, call]
+            return each
+
+        wrong = change(Said, lambda s: replace(s, numbers=(s.numbers[0], s.numbers[1] * 1.5)), size=2)
+        edit = all_of(wrong, drawing)
+        finding = judged(Tiny(out=tmp_path, metric="merged", num_evaluated=12, edit=edit))
+        assert finding.cause == cause
+        assert ("ranks 0 and 1 have different examples" in finding.message) == (drawn[0] == drawn[1])
 
     def test_without_the_experiment_nobody_knows_whose_examples_count(self, tmp_path):
         finding = judged(Tiny(out=tmp_path, metric="kept"), has_starved=False)

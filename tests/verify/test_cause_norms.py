@@ -59,10 +59,12 @@ class TestNotSynchronised:
         assert "it exchanges nothing in a training step" in finding.message
         assert "when it runs, not when it is made" in finding.fix
 
-    def test_one_that_is_written_by_hand(self, tmp_path):
-        finding = told(not_synchronised, Tiny(out=tmp_path, norm="local", edit=of_kind("FieldNorm")).paired())
+    @pytest.mark.parametrize("kind", ["FieldNorm", "IIDBatchNorm2d"])
+    def test_one_that_is_written_by_hand(self, tmp_path, kind):
+        finding = told(not_synchronised, Tiny(out=tmp_path, norm="local", edit=of_kind(kind)).paired())
         assert finding.cause == "norm-not-synchronised"
         assert "converters know torch's own layers only" in finding.fix
+        assert "convert_sync_batchnorm" not in finding.fix  # it would pass over the layer in silence
 
     def test_one_that_only_keeps_statistics_does_not_use_them(self, tmp_path):
         tiny = Tiny(out=tmp_path, norm="local", edit=of_kind("InstanceNorm2d"))
@@ -98,9 +100,10 @@ class TestNotSynchronised:
         assert told(not_synchronised, Tiny(out=tmp_path, reduction="sum").paired()) is None
         assert told(not_synchronised, Tiny(out=tmp_path).evidence()) is None
 
-    def test_copies_that_know_nothing_of_each_other_are_passed_over(self, tmp_path):
+    @pytest.mark.parametrize("cause", ["world-ignored", "parameter-order-differs"])
+    def test_what_is_explained_is_not_told_again(self, tmp_path, cause):
         evidence = Tiny(out=tmp_path, norm="local").paired()
-        evidence.found.append(found("world-ignored"))
+        evidence.found.append(found(cause))
         assert told(not_synchronised, evidence) is None
 
 
@@ -125,6 +128,11 @@ class TestOverwritten:
         assert finding.cause == "metric-overwritten"
         assert "The buffer seen.correct differs between ranks after step 1" in finding.message
         assert finding.evidence == {"buffer": "seen.correct", "step": 1}
+
+    def test_buffers_that_are_mixed_up_count_nothing(self, tmp_path):
+        evidence = Tiny(out=tmp_path, edit=counted()).paired()
+        evidence.found.append(found("parameter-order-differs"))
+        assert told(overwritten, evidence) is None
 
     @pytest.mark.parametrize(
         "edit",

@@ -287,9 +287,10 @@ class TestAverage:
         tiny = Tiny(out=tmp_path, metric="merged", edit=edit)
         assert told(average_on_one_rank, tiny.evidence()) is None
 
-    def test_what_is_explained_is_not_told_again(self, tmp_path):
+    @pytest.mark.parametrize("cause", ["replicas-drift", "parameter-order-differs"])
+    def test_what_is_explained_is_not_told_again(self, tmp_path, cause):
         evidence = Tiny(out=tmp_path, metric="merged", edit=self.other).evidence()
-        evidence.found.append(found("replicas-drift"))
+        evidence.found.append(found(cause))
         assert told(average_on_one_rank, evidence) is None
 
 

@@ -5,15 +5,17 @@ length, waits, price, convergence. Reads no files and asks nobody.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from samestep.advise.cells import Cell, checked
+from samestep.advise.cells import Cell, cell_of, checked
 from samestep.advise.context import Context
 from samestep.advise.convergence import Growth, cannot_share, growth, too_small
 from samestep.advise.length import Length, run_of
+from samestep.advise.nodes import Node, node_of
 from samestep.advise.offers import Offer, Run, offers_of, pareto
+from samestep.advise.origins import of_conditions
 from samestep.advise.project import Projection, project
 from samestep.advise.reason import Price, of_duplicated, reason
 from samestep.advise.recommend import Recommendation, recommend
@@ -156,11 +158,13 @@ class Question:
     length: Length = field(default_factory=Length)
     waits: Waits = field(default_factory=Waits)
     price: Price | None = None
+    gpus_per_node: int | None = None
 
 
 def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question: Question) -> Advice:
     """The advice for a job; refuses one that was measured at one number of GPUs alone."""
-    measured = checked(cells)
+    found = [cell if isinstance(cell, Cell) else cell_of(cell) for cell in cells]
+    measured = checked(found)
     fewest = measured[0].gpus
     worlds = [gpus for gpus in sorted(set(question.worlds)) if gpus >= fewest]
     if not worlds:
@@ -168,15 +172,17 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
             f"Up to {max(question.worlds)} GPUs were asked about, but the fewest that were measured are "
             f"{fewest}: ask about more with --to, or measure fewer."
         )
-    asked = project(measured, worlds)
+    node = node_of(measured, question.gpus_per_node)
+    asked = project(measured, worlds, gpus_per_node=node.gpus)
     if len({cell.gpus for cell in measured}) == 1:
         raise OneWorld(asked)
     way: Way = "grows" if len({cell.batch_per_gpu for cell in measured}) == 1 else "same"
     other: Way = "grows" if way == "same" else "same"
-    rows = {way: asked, other: project(measured, worlds, batch=other)}
+    rows = {way: asked, other: project(measured, worlds, batch=other, gpus_per_node=node.gpus)}
     # a projection tells about every cell, asked for or not
-    within = {each: [row for row in found if row.gpus in worlds] for each, found in rows.items()}
-    return advice_from(within, way, context, question, asked.findings)
+    within = {each: [row for row in told if row.gpus in worlds] for each, told in rows.items()}
+    advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings])
+    return replace(advice, remarks=(*advice.remarks, *_about_node(node, worlds)))
 
 
 def advice_from(
@@ -238,6 +244,12 @@ def advice_from(
         price=question.price,
         run=run,
     )
+
+
+def _about_node(node: Node, worlds: Sequence[int]) -> list[str]:
+    if node.is_told or node.num_for(max(worlds)) == 1:
+        return []
+    return [f"A node is taken to have {node.gpus} GPUs, as is usual: say how many with --gpus-per-node."]
 
 
 def _worth(price: Price | None) -> Fraction:

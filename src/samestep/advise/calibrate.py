@@ -33,11 +33,13 @@ def calibrated(series: Sequence[Series], competitions: Sequence[Competition] | N
         count = len(each.step_s)
         for given in range(FEWEST, count):
             outlook = competition.outlook(experience, given)
-            rows.append(features(outlook))
-            misses.append(np.log(each.step_s[given:]) - outlook.log_s)
+            # what is far has the answers of all laws in its range, whatever the misses of others
+            near = ~outlook.is_far
+            rows.append(features(outlook)[near])
+            misses.append((np.log(each.step_s[given:]) - outlook.log_s)[near])
             # a long series counts more than a short one, and less than its share of all forecasts
             forecasts = (count - FEWEST) * (count - FEWEST + 1) / 2
-            weights.append(np.full(count - given, forecasts**-0.5))
+            weights.append(np.full(int(near.sum()), forecasts**-0.5))
     all_rows, all_misses, all_weights = map(np.concatenate, (rows, misses, weights))
     width = _fitted_width(all_rows, all_misses, all_weights)
     ratios = all_misses / np.exp(all_rows @ width)

@@ -4,6 +4,8 @@ Split conformal (Lei et al. 2018): on public series, each forecast's miss is div
 foreseen for it from how sure the experience is, how far the laws disagree, how far the question lies from
 the cells and whether it is one of several nodes. The quantiles of these ratios, times the width foreseen
 for a new question, are its interval. Low and high are told apart: steps are oftener slower than foreseen.
+Far from all cells it is a range, and also holds what each law says that counts there: few public series reach
+so far, and quantiles of the nearer ones do not tell which of the laws goes on to hold.
 
 `shipped` is the one that comes with the package; `calibrate` makes one.
 """
@@ -47,11 +49,14 @@ class Calibration:
 
         Where the host may fill up, and nothing tells that it is fine, the high end reaches far into that.
         """
-        low, high = np.interp([(1 - level) / 2, (1 + level) / 2], LEVELS, self.ratios)
+        low_ratio, high_ratio = np.interp([(1 - level) / 2, (1 + level) / 2], LEVELS, self.ratios)
         width = np.exp(features(outlook) @ np.array(self.width))
         lost = np.maximum(outlook.standstill_log_s - outlook.log_s, 0.0)
         full = outlook.log_s + np.where(is_host_fine, 0.0, _STANDSTILL) * lost
-        return outlook.log_s + min(low, 0.0) * width, np.maximum(outlook.log_s + max(high, 0.0) * width, full)
+        low = outlook.log_s + min(low_ratio, 0.0) * width
+        high = np.maximum(outlook.log_s + max(high_ratio, 0.0) * width, full)
+        least, most = (np.where(outlook.is_far, end, outlook.log_s) for end in outlook.hull)
+        return np.minimum(low, least), np.maximum(high, most)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

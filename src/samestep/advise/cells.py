@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from samestep.advise.origins import check_one_origin
 from samestep.advise.places import Floats, Places
 from samestep.errors import ConfigError, listed
 
@@ -23,7 +24,7 @@ class Cell:
     """The time of a step on a number of GPUs.
 
     `batch_per_gpu` is 1 where nobody said it: then it is the same in all cells. Cells of other jobs or
-    machines differ in `job` or `machine`.
+    machines differ in `job` or `machine`; a machine is the models of its devices, each after its kind.
     """
 
     gpus: int
@@ -41,6 +42,8 @@ class Cell:
     machine: str = ""
     gpus_per_node: int | None = None
     """That a node of this machine has, used or not; None if nobody said it."""
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """What else may make its time another, by name."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "nodes", "gpus_per_node"):
@@ -125,13 +128,7 @@ def checked(cells: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
     found = [cell if isinstance(cell, Cell) else cell_of(cell) for cell in cells]
     if not found:
         raise ConfigError("there is no cell to judge by: measure some with `samestep scale`")
-    for what in ("job", "machine"):
-        names = sorted({getattr(cell, what) for cell in found})
-        if len(names) > 1:
-            raise ConfigError(
-                f"these cells are of {len(names)} {what}s ({listed(names)}), but a projection is of one: "
-                f"give those of one {what} at a time"
-            )
+    check_one_origin(found)
     by_place: dict[tuple[int, int, float], list[Cell]] = defaultdict(list)
     for cell in found:
         by_place[cell.gpus, cell.nodes, cell.batch_per_gpu].append(cell)

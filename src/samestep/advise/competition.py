@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from samestep.advise import laws
 from samestep.advise.experience import Experience, Forecast, forecast
@@ -19,6 +20,8 @@ from samestep.advise.places import Floats, Places
 
 FEWEST = 2
 """Cells that a law can be fitted to."""
+FARTHEST = 4
+"""Times the largest world measured, beyond which a projection is a range."""
 EXPERIENCE = "experience"
 NAMES = (EXPERIENCE, *(law.name for law in laws.ALL))
 
@@ -59,6 +62,8 @@ class Outlook:
     """The same of each of `NAMES` (first axis)."""
     weights: Floats
     """Of each law (first axis), adding up to 1 for each place."""
+    hull: tuple[Floats, Floats]
+    """The least and the greatest answer of the laws that count where the question lies."""
     scale: Floats
     """Of the experience's forecast."""
     doublings: Floats
@@ -72,6 +77,10 @@ class Outlook:
     full. -inf where it cannot happen, or where public series tell how often it does."""
     num_cells: int
     is_strong: bool
+
+    @property
+    def is_far(self) -> NDArray[np.bool_]:
+        return np.asarray(self.doublings > np.log2(FARTHEST))
 
     @property
     def disagreement(self) -> Floats:
@@ -107,12 +116,17 @@ class Competition:
         by_tier = np.where(is_crossing, _CROSSING[:, None], by_tier)
         weights = np.where(is_strong, _STRONG[:, None], by_tier)
         weights = np.where(asked.gpus < cells.gpus.max(), _SMALLER[:, None], weights)
+        counts_here = weights > _OTHERS
         weights = weights * np.where(is_crossing, 1.0, self._record(experience, count)[:, None])
         weights = weights / weights.sum(axis=0)
         return Outlook(
             log_s=np.sum(weights * by_law, axis=0),
             by_law=by_law,
             weights=weights,
+            hull=(
+                np.where(counts_here, by_law, np.inf).min(axis=0),
+                np.where(counts_here, by_law, -np.inf).max(axis=0),
+            ),
             scale=found.scale,
             doublings=np.maximum(np.log2(asked.gpus / cells.gpus.max()), 0.0),
             is_crossing=is_crossing.astype(float),

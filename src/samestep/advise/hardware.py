@@ -2,12 +2,13 @@
 
 The GPUs are taken to be those that were measured; the links are those of the spec. Computing of m examples on
 one GPU is a + b·m, from the step on one GPU and, where a sweep told it, from what a smaller batch costs. Rows
-are simulated: neither measured nor projected, and without an interval.
+are simulated, neither measured nor projected: at best, and at worst (`worst_case`, and all that was lost on
+more GPUs where they were measured is computing, which no link makes quicker).
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from scipy.optimize import nnls
 from samestep.advise.cluster import Cluster
 from samestep.advise.context import Context
 from samestep.advise.offers import Offer
+from samestep.advise.places import Floats
 from samestep.advise.simulate import Simulated, Step, simulate
+from samestep.advise.worst_case import LEAST_ACHIEVED, at_worst
 from samestep.errors import ConfigError, RecordError
 from samestep.observations import Observations
 from samestep.observed import Model
@@ -38,7 +41,20 @@ class OnCluster:
     train_s: tuple[float, ...]
     speedups: tuple[float, ...]
     """Of examples a second, over the first row times its GPUs."""
+    worst: tuple[Simulated, ...]
+    """Of each row, what the step is at most; the row itself is what it is at least."""
     remarks: tuple[str, ...]
+
+    @property
+    def train_high_s(self) -> tuple[float, ...]:
+        times = zip(self.train_s, self.rows, self.worst, strict=True)
+        return tuple(train_s * worst.step_s / row.step_s for train_s, row, worst in times)
+
+    @property
+    def speedup_lows(self) -> tuple[float, ...]:
+        """At worst, over one that is at its best."""
+        known = zip(self.speedups, self.rows, self.worst, strict=True)
+        return tuple(speedup * row.step_s / worst.step_s for speedup, row, worst in known)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -52,12 +68,24 @@ class OnCluster:
                     "kind": "simulated",
                     "nodes": row.num_nodes,
                     "step_s": row.step_s,
+                    "low_s": row.step_s,
+                    "high_s": worst.step_s,
                     "speedup": speedup,
+                    "speedup_low": speedup_low,
                     "train_s": train_s,
+                    "train_high_s": high_s,
                     "gpu_hours": row.gpus * train_s / 3600,
                     "parts": dict(row.parts),
                 }
-                for row, speedup, train_s in zip(self.rows, self.speedups, self.train_s, strict=True)
+                for row, worst, speedup, speedup_low, train_s, high_s in zip(
+                    self.rows,
+                    self.worst,
+                    self.speedups,
+                    self.speedup_lows,
+                    self.train_s,
+                    self.train_high_s,
+                    strict=True,
+                )
             ],
         }
 
@@ -67,7 +95,12 @@ def on_cluster(
 ) -> OnCluster:
     """The steps of these offers on other machines; the numbers of GPUs and the batches stay."""
     fixed_s, each_s, is_told = _computing(offers, context)
-    remarks = ["Simulated from figures of data sheets, with the GPUs that were measured: mostly optimistic."]
+    lost_fixed_s, lost_each_s = _computing_at_most(offers)
+    remarks = [
+        "Simulated with the GPUs that were measured: at best, with all of the exchange hidden that can be, "
+        "on links at the rates of the spec; at worst, with nothing hidden, on links at "
+        f"{LEAST_ACHIEVED:.0%} of those unless `achieved` says what they reach."
+    ]
     if not is_told:
         remarks.append("What a smaller batch costs a GPU is not known: computing counts by its examples.")
     fit = [offer for offer in offers if cluster.between is not None or offer.gpus <= cluster.gpus_per_node]
@@ -76,15 +109,18 @@ def on_cluster(
             f"{cluster.name} is one node with {cluster.gpus_per_node} GPUs: more are left out; "
             "say in the spec what joins nodes."
         )
-    rows = []
+    rows, worst = [], []
     for offer in fit:
         examples = offer.batch_size / offer.gpus
         step = Step(compute_s=fixed_s + each_s * examples, gradient_bytes=gradient_bytes, examples=examples)
         rows.append(simulate(step, cluster, offer.gpus))
+        slow = replace(step, compute_s=max(step.compute_s, lost_fixed_s + lost_each_s * examples))
+        worst.append(simulate(*at_worst(slow, cluster), offer.gpus))
     return OnCluster(
         cluster=cluster,
         gradient_bytes=gradient_bytes,
         rows=tuple(rows),
+        worst=tuple(worst),
         train_s=tuple(offer.num_steps * row.step_s for offer, row in zip(fit, rows, strict=True)),
         speedups=tuple(
             fit[0].gpus * (rows[0].step_s / fit[0].batch_size) * (offer.batch_size / row.step_s)
@@ -140,5 +176,22 @@ def _computing(offers: Sequence[Offer], context: Context) -> tuple[float, float,
     counts, seconds = np.array(points).T
     if np.ptp(counts) == 0 or seconds.min() <= 0:
         return 0.0, first.step_s * first.gpus / first.batch_size, False
-    found, _ = nnls(np.stack([1 / seconds, counts / seconds], axis=1), np.ones(len(points)))
-    return float(found[0]), float(found[1]), True
+    return *_line(counts, seconds), True
+
+
+def _computing_at_most(offers: Sequence[Offer]) -> tuple[float, float]:
+    """The same if all that was measured were computing: no measured step is above it."""
+    measured = [offer for offer in offers if offer.kind == "measured"] or offers[:1]
+    counts = np.array([offer.batch_size / offer.gpus for offer in measured])
+    seconds = np.array([offer.step_s for offer in measured])
+    fixed_s, each_s = _line(counts, seconds)
+    above = float(np.max(seconds / (fixed_s + each_s * counts)))
+    return above * fixed_s, above * each_s
+
+
+def _line(counts: Floats, seconds: Floats) -> tuple[float, float]:
+    """The line a + b·m of least relative squares, neither below 0."""
+    if np.ptp(counts) == 0:
+        return 0.0, float(np.mean(seconds / counts))
+    found, _ = nnls(np.stack([1 / seconds, counts / seconds], axis=1), np.ones(len(counts)))
+    return float(found[0]), float(found[1])

@@ -15,9 +15,10 @@ import numpy as np
 from samestep.advise import remarks
 from samestep.advise.calibration import Calibration, shipped
 from samestep.advise.cells import Cell, checked, places_of
-from samestep.advise.competition import Competition
+from samestep.advise.competition import FARTHEST, Competition
 from samestep.advise.host import FULL, host_findings, host_s
 from samestep.advise.next_cell import NextCell, candidates_for, next_cell
+from samestep.advise.nodes import node_of
 from samestep.advise.parts import projected_parts, step_from_parts
 from samestep.advise.places import Floats, Places
 from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
@@ -26,9 +27,6 @@ from samestep.findings import Finding
 
 Rule = Literal["same", "grows"]
 RULES: tuple[Rule, ...] = ("same", "grows")
-FARTHEST = 4
-"""Times the largest world measured, beyond which a projection is a range."""
-_USUAL_NODE = 8
 _MOST_GPUS = 65536
 
 
@@ -59,7 +57,7 @@ def project(
         raise ConfigError(f"level is {level}, but must be above 0 and at most 0.95")
     asked = _asked(to)
     calibration = calibration or shipped()
-    per_node = gpus_per_node or _gpus_per_node(measured)
+    node = node_of(measured, gpus_per_node)
     rule = _rule(measured, batch)
     shown = _of_one_batch(measured, rule)
     known = {cell.gpus for cell in shown}
@@ -69,12 +67,12 @@ def project(
         reference = shown[-1]
         share = [reference.batch_size / n if rule == "same" else reference.batch_per_gpu
                  for n in worlds]  # fmt: skip
-        return Places.of(worlds, [-(-n // per_node) for n in worlds], share)
+        return Places.of(worlds, [node.num_for(n) for n in worlds], share)
 
     places, step_s = places_of(measured)
     findings = remarks.of_cells(shown, has_single=one is not None)
     target = at([asked[-1]])
-    worlds = candidates_for(places, target, per_node)
+    worlds = candidates_for(places, target, node.gpus)
     cell = next_cell(calibration.experience, places, step_s, at(worlds), target) if worlds else None
     rows: list[Row] = [_measured_row(cell, one) for cell in shown]
     new = [n for n in asked if n not in known]
@@ -192,11 +190,3 @@ def _single(cells: Sequence[Cell], shown: Sequence[Cell]) -> Cell | None:
     """The cell of one GPU that speedups are over: of the batch shown if there is one, else of the largest."""
     ones = [cell for cell in shown if cell.gpus == 1] or [cell for cell in cells if cell.gpus == 1]
     return max(ones, key=lambda cell: cell.batch_per_gpu, default=None)
-
-
-def _gpus_per_node(cells: Sequence[Cell]) -> int:
-    """The most that a node had, if there were several nodes; else what the machine has, or what is usual."""
-    most = max(-(-cell.gpus // cell.nodes) for cell in cells)
-    if max(cell.nodes for cell in cells) > 1:
-        return most
-    return max(most, max(cell.gpus_per_node or 0 for cell in cells) or _USUAL_NODE)

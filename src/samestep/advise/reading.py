@@ -1,19 +1,19 @@
-"""Reading: cells from the folder of a sweep (`scale.json`) and from a CSV. Judges nothing; `cells` does."""
+"""Reading: cells from the folder of a sweep (`scale.json`), and of a CSV by `sheet`. Judges nothing."""
 
-import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from samestep.advise.cells import Cell, cell_of
-from samestep.errors import ConfigError, RecordError
+from samestep.advise.sheet import NUMBERS, WHOLE, read_csv
+from samestep.errors import RecordError
+from samestep.record import read_json
 
-_FILE = "scale.json"
-_WHOLE = ("gpus", "nodes", "gpus_per_node")
-_NUMBERS = ("batch_per_gpu", "batch_size", "step_s", "examples_per_s", "step_low_s", "step_high_s",
-            "cpu_utilisation")  # fmt: skip
-_WORDS = ("job", "machine")
+_FILE, _SETTINGS = "scale.json", "sweep.json"
+_OF_JOB = ("--set", "--mode", "--shards")
+"""Words of a sweep's command that make the same program another job."""
+_CPU = "cpu"
 
 
 def read(paths: Iterable[Path]) -> list[Cell]:
@@ -28,19 +28,26 @@ def read_sweep(folder: Path) -> list[Cell]:
         values = json.loads(path.read_text(encoding="utf-8"))
         rows, gaps = values["cells"], values.get("gaps", [])
         environment = values.get("environment") or {}
-        machine = ", ".join(map(str, environment.get("devices") or ()))
         parts = {(gap["gpus"], gap["batch_size"]): _parts(gap) for gap in gaps if "batch_size" in gap}
+        of_all = {
+            "job": _job(values),
+            "conditions": _conditions(folder, environment),
+            # older ones know only how many they may use
+            "gpus_per_node": environment.get("gpus_per_node") or environment.get("num_gpus") or None,
+        }
         return [
             cell_of(
-                {key: row.get(key) for key in (*_WHOLE, *_NUMBERS)}
-                | {"job": str(values.get("target") or ""), "machine": machine,
-                   "parts_s": parts.get((row["gpus"], row["batch_size"])),
-                   "gpus_per_node": environment.get("num_gpus") or None},
+                {key: row.get(key) for key in (*WHOLE, *NUMBERS)}
+                | of_all
+                | {
+                    "machine": _machine(row.get("devices") or environment.get("devices") or (), environment),
+                    "parts_s": parts.get((row["gpus"], row["batch_size"])),
+                },
                 where=str(path),
             )
             for row in rows
             if row.get("status", "measured") == "measured" and row.get("step_s")
-        ]  # fmt: skip
+        ]
     except FileNotFoundError as error:
         raise RecordError(
             f"{folder} has no {_FILE}: make one with `samestep scale TARGET --out {folder}`"
@@ -53,30 +60,39 @@ def _parts(gap: Mapping[str, Any]) -> dict[str, float]:
     return {part["name"]: float(part["seconds"]) for part in gap["parts"]}
 
 
-def read_csv(path: Path) -> list[Cell]:
-    """Lines with gpus, step_s or examples_per_s, and batch_per_gpu or batch_size, nodes, gpus_per_node, job
-    and machine if they are known; other columns are not looked at."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.DictReader(file, skipinitialspace=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{path} cannot be read as a CSV ({error})") from error
-    return [_line(path, number, line) for number, line in enumerate(lines, start=2)]
+def _job(values: Mapping[str, Any]) -> str:
+    """The program, with what its command changed in it; the batch is the cells' own."""
+    command = [str(word) for word in values.get("command") or ()]
+    own = command[: command.index("--")] if "--" in command else command
+    words = [f"{word} {own[place + 1]}" for place, word in enumerate(own[:-1]) if word in _OF_JOB]
+    return " ".join([str(values.get("target") or ""), *words]).strip()
 
 
-def _line(path: Path, number: int, line: Mapping[str | None, Any]) -> Cell:
-    where = f"{path.name}, line {number}"
-    values: dict[str, Any] = {}
-    for column, text in line.items():
-        name = (column or "").strip().lower()
-        if name not in (*_WHOLE, *_NUMBERS, *_WORDS) or not (text or "").strip():
-            continue
-        if name in _WORDS:
-            values[name] = text.strip()
-            continue
-        try:
-            values[name] = int(text) if name in _WHOLE else float(text)
-        except ValueError as error:
-            kind = "a whole number" if name in _WHOLE else "a number with a point"
-            raise ConfigError(f"{where}: {name} is {text.strip()!r}, but must be {kind}") from error
-    return cell_of(values, where)
+def _machine(devices: Iterable[str], environment: Mapping[str, Any]) -> str:
+    """Models of devices; where ranks are on the processor, that is the device."""
+    names = sorted(set(map(str, devices)))
+    if names == [_CPU] and environment.get("cpu_model"):
+        return f"{_CPU} {environment['cpu_model']}"
+    return ", ".join(names)
+
+
+def _conditions(folder: Path, environment: Mapping[str, Any]) -> dict[str, str]:
+    """What else may make times differ, as far as it is known."""
+    settings = (read_json(folder / _SETTINGS) or {}).get("settings")
+    program = settings.get("text of the program") if isinstance(settings, Mapping) else None
+    memory = environment.get("memory_bytes")
+    known = {
+        "processor": environment.get("cpu_model"),
+        "cores": environment.get("num_cores"),
+        # machines of one kind do not tell the same to the last byte
+        "memory": f"{float(f'{memory / 2**30:.2g}'):g} GiB" if memory else None,
+        "clock limits": _joined(environment.get("clock_limits_mhz") or (), " MHz"),
+        "threads a rank": environment.get("threads_per_rank"),
+        "torch": environment.get("torch"),
+        "text of the program": None if program is None else str(program)[:8],
+    }
+    return {name: str(value) for name, value in known.items() if value}
+
+
+def _joined(values: Sequence[Any], unit: str) -> str:
+    return ", ".join(f"{value}{unit}" for value in values)

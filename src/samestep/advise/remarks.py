@@ -11,10 +11,11 @@ from samestep.findings import Finding
 _BETTER = 0.05
 """An example may cost so much less of a GPU's time on more GPUs before it is odd."""
 _ERRATIC = 0.15
+_LONG_S = 100.0
 
 
 def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
-    """Superlinear and erratic cells of one batch (the interval widens by itself), and a missing one GPU."""
+    """Superlinear, erratic and overlong cells of one batch (intervals widen by themselves); no one GPU."""
     found = []
     costs = [cell.gpu_s_per_example for cell in cells]
     for cell, cost in zip(cells[1:], costs[1:], strict=True):
@@ -40,6 +41,16 @@ def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
                 f"{_ERRATIC:.0%} from one world size to the next. Projections are less sure for it.",
                 evidence={"gpus": [cell.gpus for cell in cells], "gpu_s_per_example": costs},
                 fix="Measure again on machines that nobody else uses.",
+            )
+        )
+    if cells[0].step_s > _LONG_S:
+        found.append(
+            Finding(
+                cause="long-steps",
+                message=f"A step takes {_duration(cells[0].step_s)} on {cells[0].gpus} "
+                f"GPU{'s' * (cells[0].gpus > 1)}, which is unusually long: were these milliseconds?",
+                evidence={"gpus": cells[0].gpus, "step_s": cells[0].step_s},
+                fix="If they were, name the column step_ms.",
             )
         )
     if not has_single:

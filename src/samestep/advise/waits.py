@@ -156,14 +156,14 @@ def _between(gpus: int, worlds: Sequence[int], waits_s: Sequence[float]) -> floa
 
 
 def _extended(known: Mapping[int, Wait]) -> str:
-    if len(known) == 1:
+    if len(known) == 1 or known[max(known)].high_s <= known[sorted(known)[-2]].high_s:
         return f"that of {max(known)}"
     return f"longer with each doubling, as up to {max(known)}"
 
 
 def _listed(worlds: Sequence[int]) -> str:
     ordered = [str(n) for n in sorted(worlds)]
-    return ", ".join(ordered[:4]) + (f" and {len(ordered) - 4} more numbers of" if len(ordered) > 4 else "")
+    return ", ".join(ordered) if len(ordered) < 5 else f"{ordered[0]}, {ordered[1]} … {ordered[-1]}"
 
 
 def seconds_of(text: str) -> float | None:

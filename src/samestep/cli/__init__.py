@@ -4,7 +4,7 @@ Exit codes: 0 good, 1 the answer is "no", 2 it could not be answered, 130 stoppe
 that a scheduler stopped the one that it takes for "start me again": 85 for HTCondor, else 75.
 """
 
-from samestep.cli import advise, checkpoints, demo, jobs, report, scale, submit, train, verify
+from samestep.cli import advise, checkpoints, demo, doctor, jobs, report, scale, submit, train, verify
 from samestep.cli.app import app, main
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "app",
     "checkpoints",
     "demo",
+    "doctor",
     "jobs",
     "main",
     "report",

@@ -62,12 +62,18 @@ def advise(
         str | None,
         typer.Option(metavar="25.6M", help="Of the model, for --cluster.", show_default="as seen in DIR"),
     ] = None,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="That a node has, used or not.", show_default="as seen in DIR or the table, else 8"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how many GPUs to ask for: speed on more of them, what the batch costs, the queue and the price.
 
-    A table is a CSV with the columns gpus, batch_per_gpu, and step_s or examples_per_s; nodes if there are
-    several.
+    A table is a CSV with the columns gpus, batch_per_gpu, and step_s, step_ms or examples_per_s; nodes if
+    there are several.
     """
     from samestep.advise.advice import OneWorld, Question
     from samestep.advise.advice import advise as advice_of
@@ -84,13 +90,14 @@ def advise(
     num_bytes = None if parameters is None else FLOAT_BYTES * parameters_of(parameters)
     found = [path for each in paths for path in _swept(each)]
     folders = [path for path in found if path.is_dir()]
-    cells = checked(read(found))
-    measured = sorted({cell.gpus for cell in cells})
+    cells = read(found)
+    measured = sorted({cell.gpus for cell in checked(cells)})
     question = Question(
         worlds=worlds_to(max(_FARTHER * measured[-1], LEAST_TO) if to is None else to, measured),
         length=length,
         waits=_waits(wait, [*paths, *folders]),
         price=None if price is None else Price(gpu_hour=price, hour=hour),
+        gpus_per_node=gpus_per_node,
     )
     context = read_context(folders)
     try:

@@ -22,6 +22,7 @@ _ORDER = (
     "submit",
     "jobs",
     "report",
+    "doctor",
     "demo",
 )
 

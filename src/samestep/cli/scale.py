@@ -18,6 +18,7 @@ from samestep.cli.options import AsJson, ModeOption, Out, Overrides, Shards
 from samestep.cli.targets import job_to_watch, worlds_of
 from samestep.errors import ConfigError, LaunchError
 from samestep.launch.folder import default_folder, prepared
+from samestep.launch.inventory import inventory
 from samestep.launch.job import Job
 from samestep.launch.limits import Limits, Resumed
 from samestep.launch.machine import count_gpus, threads_per_rank
@@ -225,6 +226,7 @@ def _environment(threads: int) -> dict[str, Any]:
         "num_cores": cores,
         "num_gpus": count_gpus(),
         "threads_per_rank": threads,
+        **inventory(),
     }
 
 

@@ -1,5 +1,6 @@
 """`samestep submit`."""
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -68,6 +69,14 @@ def submit(
     account: Annotated[str | None, typer.Option(help="Slurm's.")] = None,
     qos: Annotated[str | None, typer.Option(help="Slurm's.")] = None,
     constraint: Annotated[str | None, typer.Option(help="Slurm's.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT | auto | local",
+            help="Ray: the cluster; local starts one of this machine for each job.",
+            show_default="RAY_ADDRESS, or local",
+        ),
+    ] = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,6 +130,7 @@ def submit(
         options=_options(
             engine,
             {"partition": partition, "account": account, "qos": qos, "constraint": constraint},
+            address,
             pairs_of("--option", options or []),
         ),
         environment=environment,
@@ -175,12 +185,18 @@ def _mode_words(command: Command, mode: Mode | None, shards: int | None, most: i
     return words + (["--shards", str(shards)] if shards else [])
 
 
-def _options(engine: Name, site: dict[str, str | None], more: dict[str, str]) -> dict[str, str]:
+def _options(
+    engine: Name, site: dict[str, str | None], address: str | None, more: dict[str, str]
+) -> dict[str, str]:
     given = {name: value for name, value in site.items() if value is not None}
     if given and engine != "slurm":
         first = next(iter(given))
         raise ConfigError(f"--{first} {given[first]} is Slurm's, and --on is {engine}: leave it out.")
-    return given | more
+    if engine == "ray":
+        address = address or os.environ.get("RAY_ADDRESS")
+    elif address is not None:
+        raise ConfigError(f"--address {address} is Ray's, and --on is {engine}: leave it out.")
+    return given | more | ({"address": address} if address else {})
 
 
 def _worlds(text: str) -> list[int]:

@@ -50,7 +50,9 @@ def seat_with(out: Path | None) -> Seat | None:
 
 def limits_of(gpus: Limits | None, seat: Seat | None, target: str) -> Limits:
     """On how many ranks to run: as asked, as many as a launcher started processes, or as the target says."""
-    return gpus or Limits(most=seat.count if seat is not None else gpus_of(target))
+    if gpus is not None:
+        return gpus
+    return Limits(most=gpus_of(target) if seat is None else seat.num_ranks or seat.count)
 
 
 def worlds_of(text: str) -> list[int]:

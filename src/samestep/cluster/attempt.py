@@ -17,7 +17,7 @@ from types import FrameType
 
 from samestep.cluster import slurm_inside
 from samestep.cluster.ledger import rows_of
-from samestep.cluster.own_words import attempts_path, note
+from samestep.cluster.own_words import attempts_path, last_turn, note
 from samestep.cluster.request import Request
 from samestep.launch.machine import requeue_code
 from samestep.record import RecordWriter, read_json
@@ -26,7 +26,7 @@ TICK_S = 0.2
 
 
 class Attempt:
-    """One start of one item, by Slurm, by HTCondor or on this machine."""
+    """One start of one item, by Slurm, by HTCondor, by Ray or on this machine."""
 
     def __init__(self, folder: Path, item: int, env: Mapping[str, str]) -> None:
         self.folder = folder.resolve()
@@ -44,30 +44,37 @@ class Attempt:
         began = time.time()
         job = slurm_inside.job(self.env) if self.is_slurm else None
         since = job.waiting_since if job else self._last_given_back()
-        wait_s = max(0.0, began - since) if since is not None else None
-        note(self.folder, self.number, "started", wait_s=wait_s, node=os.uname().nodename)
+        self.begin(max(0.0, began - since) if since is not None else None)
         step_before = self._step()
         code = self._run()
-        ended = time.time()
         is_saved = code == requeue_code(self.env) and self.request.may_go_on
-        requeues = job is not None and is_saved and self._may_requeue(step_before, ended - began)
-        note(
-            self.folder,
-            self.number,
-            "ended",
-            code=code,
-            run_s=ended - began,
-            step=self._step(),
-            requeued=requeues,
-        )
-        if (self.out / "record.json").exists():
-            record = RecordWriter(self.out, 0)
-            record.event("job", wait_s=wait_s, run_s=ended - began, exit_code=code, requeued=requeues)
-            record.close()
+        requeues = job is not None and is_saved and self._may_requeue(step_before, time.time() - began)
+        self.end(code, requeued=requeues)
         if requeues:
             assert job is not None
             slurm_inside.requeue(job)
         return code
+
+    def begin(self, wait_s: float | None) -> None:
+        """Write down that the item is started, after so long in the queue."""
+        note(self.folder, self.number, "started", wait_s=wait_s, node=os.uname().nodename)
+
+    def end(self, code: int, *, requeued: bool = False, reason: str = "") -> None:
+        """Write down how what was begun ended; nothing where that is known already.
+
+        An item that never began has ended too, if it is not to be tried again.
+        """
+        last = last_turn(rows_of(attempts_path(self.folder, self.number)))
+        is_begun = last["event"] == "started"
+        if not is_begun and (requeued or (last["event"] == "ended" and not last.get("requeued"))):
+            return
+        wait_s, run_s = (last.get("wait_s"), time.time() - last["time"]) if is_begun else (None, 0.0)
+        told = {"code": code, "run_s": run_s, "step": self._step(), "requeued": requeued, "reason": reason}
+        note(self.folder, self.number, "ended", **told)
+        if is_begun and (self.out / "record.json").exists():
+            record = RecordWriter(self.out, 0)
+            record.event("job", wait_s=wait_s, run_s=run_s, exit_code=code, requeued=requeued)
+            record.close()
 
     def command(self) -> list[str]:
         """The command line of this attempt, word by word."""

@@ -6,11 +6,17 @@ from typing import Literal, get_args
 from samestep.cluster.engine import Engine
 from samestep.cluster.htcondor import HTCondor
 from samestep.cluster.local import Local
+from samestep.cluster.ray import Ray
 from samestep.cluster.slurm import Slurm
 
-Name = Literal["slurm", "htcondor", "local"]
+Name = Literal["slurm", "htcondor", "ray", "local"]
 NAMES: tuple[Name, ...] = get_args(Name)
-_ENGINES: Mapping[str, Callable[[], Engine]] = {"slurm": Slurm, "htcondor": HTCondor, "local": Local}
+_ENGINES: Mapping[str, Callable[[], Engine]] = {
+    "slurm": Slurm,
+    "htcondor": HTCondor,
+    "ray": Ray,
+    "local": Local,
+}
 
 
 def engine_named(name: str) -> Engine:

@@ -1,7 +1,9 @@
 """Own words: what jobs themselves wrote down, in the folder that they share with whoever handed them over."""
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from samestep.cluster.jobs import Progress, Sight, State
 from samestep.cluster.ledger import append, rows_of
@@ -22,12 +24,18 @@ def note(folder: Path, item: int, event: str, **more: object) -> None:
     append(attempts_path(folder, item), {"event": event, "time": time.time(), **more})
 
 
+def last_turn(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The last of what was written down of an item that changed its state; empty before there is any."""
+    turns = [row for row in rows if row["event"] in ("submitted", "started", "ended")]
+    return turns[-1] if turns else {"event": None}
+
+
 def sight_of(folder: Path, item: int, now: float) -> Sight | None:
     """How an item stands by its own account, or None before it began to tell."""
     rows = list(rows_of(attempts_path(folder, item)))
     if not rows:
         return None
-    last, starts = rows[-1], [row for row in rows if row["event"] == "started"]
+    last, starts = last_turn(rows), [row for row in rows if row["event"] == "started"]
     ends = [row for row in rows if row["event"] == "ended"]
     waits = [row["wait_s"] for row in starts if row.get("wait_s") is not None]
     run_s = sum(row["run_s"] for row in ends)
@@ -43,6 +51,7 @@ def sight_of(folder: Path, item: int, now: float) -> Sight | None:
         exit_code=last.get("code"),
         num_attempts=len(starts),
         node=starts[-1].get("node", "") if starts else "",
+        reason=str(rows[-1].get("reason", "")),
     )
 
 

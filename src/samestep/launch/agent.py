@@ -102,6 +102,12 @@ class Agent:
         """The ranks of the newest round that this seat started, of which some may have ended."""
         return sorted(entry.pid for entry in self.roll.started if entry.seat == self.seat.index)
 
+    @property
+    def has_lost_all(self) -> bool:
+        """Whether this seat had ranks, and none of the newest round runs any more."""
+        pids = self.pids()
+        return bool(pids) and not any(_is_alive(pid) for pid in pids)
+
     def exit_codes(self) -> tuple[dict[int, int], list[int]]:
         """The exit codes of ranks of the newest round that failed, and those that did so first, in order."""
         newest = max((entry.round for entry in self.roll.started), default=0)

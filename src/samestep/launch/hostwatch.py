@@ -15,6 +15,7 @@ from statistics import fmean
 
 from samestep.launch.cores import Cores
 from samestep.launch.gpus import Gpu, gpus_of
+from samestep.launch.inventory import gpu_models
 from samestep.launch.machine import visible_gpus
 from samestep.launch.starting import Kept, Process, Start
 from samestep.launch.work import Work
@@ -27,7 +28,8 @@ class HostFacts:
     """What was true of the machine during a run; None is what the system did not tell.
 
     `other_cores`: work done by processes that are not the run's, in cores, on average. `devices`, their
-    `clock_limits_mhz` and `gpu_utilisation` (mean, 0 to 1) are by rank, and empty without nvidia-ml-py.
+    `clock_limits_mhz` and `gpu_utilisation` (mean, 0 to 1) are by rank, the latter two empty without
+    nvidia-ml-py.
     `energy_j` is that of all these devices while the run was watched.
     """
 
@@ -94,7 +96,8 @@ class HostWatch:
         facts = HostFacts(
             num_cores=self._cores.num,
             other_cores=max(0.0, self._other_s / self._seconds) if self._seconds else None,
-            devices=tuple(gpu.name for gpu in self._gpus),
+            devices=tuple(gpu.name for gpu in self._gpus)
+            or tuple(gpu_models(self._visible[: len(self._work)])),
             clock_limits_mhz=() if None in limits else tuple(limit for limit in limits if limit is not None),
             gpu_utilisation=tuple(fmean(gpu.busy) if gpu.busy else None for gpu in self._gpus),
             energy_j=sum(known) if known and len(known) == len(energies) else None,

@@ -19,6 +19,7 @@ from samestep.errors import LaunchError
 from samestep.launch.agent import Agent, environment_of
 from samestep.launch.failure import Failure, RankError, cause_of
 from samestep.launch.folder import prepared
+from samestep.launch.hearing import Beating, Hearing, Silent
 from samestep.launch.job import Job
 from samestep.launch.limits import Limits
 from samestep.launch.losses import Losses
@@ -92,15 +93,28 @@ def launch(
             agent = Agent(folder=folder, limits=limits, seat=seat, env=env)
             losses = Losses(agent.roll, folder)
             stalls = Stalls(folder, after_s=stall_after_s)
+            hearing = Hearing(folder, seat)
+            hushed: set[int] = set()
 
             def tick() -> None:
                 said = listener.hear()
-                if (news := losses.look()) is not None:
+                if (lost := losses.look()) is not None:
                     said += listener.begin_again(agent.size)
-                    said.append(Said(news, ()))
+                    said.append(Said(lost, ()))
+                for news in hearing.look(time.monotonic(), lambda index: _ranks_at(agent, index)):
+                    if _is_leaving(agent):
+                        continue
+                    said.append(Said(news.sentence, ()))
+                    if isinstance(news, Silent):
+                        with contextlib.closing(RecordWriter(folder, 0)) as record:
+                            record.finding(news.finding)
                 for item in stalls.look(time.monotonic(), _ranks_here(agent)):
                     if seat.count > 1 and isinstance(item, Stall) and item.is_mutual:
-                        continue  # they may wait for a rank that is not seen from here
+                        hushed.add(item.rank)  # they may wait for a rank that is not seen from here
+                        continue
+                    if item.rank in hushed:
+                        hushed.remove(item.rank)
+                        continue
                     said += [Said(line, ()) for line in item.told]
                     if isinstance(item, Stall):
                         with contextlib.closing(RecordWriter(folder, item.rank)) as record:
@@ -111,6 +125,7 @@ def launch(
                 _watch(agent, received, tick, may_leave=lambda: _is_leaving(agent))
                 _await_others(agent)
             finally:
+                hearing.close()
                 agent.kill()
             on_tick(listener.close())
             losses.look()
@@ -126,9 +141,17 @@ def attend(job: Job, *, gpus: Limits, out: Path, seat: Seat, threads: int | None
     env = _environment(job, gpus, seat, threads)
     with _signals() as received:
         agent = Agent(folder=out.resolve(), limits=gpus, seat=seat, env=env)
+        beating = Beating(out.resolve(), seat, host=os.uname().nodename)
         try:
-            _watch(agent, received, lambda: None, may_leave=lambda: False)
+            _watch(
+                agent,
+                received,
+                lambda: beating.beat(time.monotonic()),
+                # those who would agree on what comes next cannot, and would wait for the network for ever
+                may_leave=lambda: agent.has_lost_all and beating.is_cut_off(time.monotonic()),
+            )
         finally:
+            beating.close()
             agent.kill()
         return agent.is_good or bool(received) or _are_done(agent)
 
@@ -152,7 +175,11 @@ def _ranks_here(agent: Agent) -> list[int]:
     """The ranks whose processes can be looked at from here; before they are started, all that will be."""
     if agent.seat.count == 1:
         return list(range(agent.size))
-    return sorted(entry.rank for entry in agent.roll.started if entry.seat == agent.seat.index)
+    return _ranks_at(agent, agent.seat.index)
+
+
+def _ranks_at(agent: Agent, seat: int) -> list[int]:
+    return sorted(entry.rank for entry in agent.roll.started if entry.seat == seat)
 
 
 def _await_others(agent: Agent) -> None:

@@ -29,7 +29,7 @@ def count_gpus(env: Mapping[str, str] = os.environ) -> int:
 
 def visible_gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     """The same GPUs by the names that CUDA_VISIBLE_DEVICES knows them by."""
-    present = _present()
+    present = present_gpus()
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None or present == 0:
         return [str(number) for number in range(present)]
@@ -43,7 +43,8 @@ def visible_gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     return seen
 
 
-def _present() -> int:
+def present_gpus() -> int:
+    """NVIDIA GPUs of this machine, as far as its driver shows them to us, whether we may use them or not."""
     if _DRIVER.is_dir():
         return sum(1 for _ in _DRIVER.iterdir())
     tool = shutil.which("nvidia-smi")
@@ -74,13 +75,18 @@ def interface_at(seat: Seat) -> str | None:
     source = _source_towards(seat.address)
     if source.startswith("127.") and seat.address != "localhost" and not seat.address.startswith("127."):
         source = _source_towards(_ELSEWHERE)  # many systems call themselves 127.0.1.1
+    return next((name for name, address in addresses().items() if address == source), None)
+
+
+def addresses() -> dict[str, str]:
+    """The network interfaces of this machine that have an address (IPv4), and that address."""
+    found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 request = struct.pack("256s", name.encode()[:15])
-                if socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]) == source:
-                    return name
-    return None
+                found[name] = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+    return found
 
 
 def _source_towards(address: str) -> str:

@@ -136,6 +136,8 @@ class _Server:
         env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", str(number + 1))
         # OpenBLAS starts its threads when it is loaded: ranks set their own number
         env["OPENBLAS_NUM_THREADS"] = "1"
+        # so does the allocator of Arrow, which comes with pandas, and pandas with scikit-learn
+        env.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "samestep.launch.warm_server", str(os.getpid())]

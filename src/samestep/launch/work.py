@@ -1,8 +1,8 @@
 """Work: the processor time of a process and all below it, for one who looks often.
 
 The same as `family.cpu_s`, at a fraction of the cost: files stay open, and who belongs to the family is found
-out once a second only, after a first second in which the program itself comes to be. Work of a process that is
-new later is therefore seen up to a second late, but never lost.
+out once a second only, after a first second in which the program itself comes to be. Work of a process that
+is new later is therefore seen up to a second late, but never lost.
 """
 
 import contextlib

@@ -54,13 +54,15 @@ class FrechetDistance(Metric):
             self.other = _merge_two(self.other, moments)
 
     def compute(self) -> Tensor:
-        """The distance over all features so far, a float64 scalar of 0 or more."""
+        """The distance over all features so far, a float64 scalar of 0 or more; nan if one is not finite."""
         for name, moments in (("real", self.real), ("other", self.other)):
             if moments[0, 0] < 2:
                 raise DataError(
                     f"The Fréchet distance needs 2 or more examples of each stream, but the {name} stream "
                     f"has {int(moments[0, 0])}: update with more examples before computing it."
                 )
+        if not (self.real.isfinite().all() and self.other.isfinite().all()):
+            return self.real.new_tensor(torch.nan)  # there are no eigenvalues to ask for
         (mean_1, covariance_1), (mean_2, covariance_2) = _gaussian(self.real), _gaussian(self.other)
         root_1 = _square_root(covariance_1)
         product = root_1 @ covariance_2 @ root_1

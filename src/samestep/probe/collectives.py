@@ -3,6 +3,7 @@
 What wraps exchange inside of torch's own C++ code, such as DDP's gradients, does not pass here.
 """
 
+import sys
 from collections.abc import Callable
 from threading import local
 from typing import Any
@@ -12,6 +13,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from samestep.observed import Group, Spawn
+from samestep.probe.arrival import Arrival
 from samestep.probe.replacing import Replacements
 from samestep.probe.watch import Watch
 
@@ -38,6 +40,7 @@ class Collectives:
         self._watch = watch
         self._replaced = Replacements()
         self._inside = local()
+        self._arrival = Arrival("samestep.window", self._window_arrived)
 
     def install(self) -> None:
         self._replaced.wrap(torch.multiprocessing, "spawn", self._around_spawn)
@@ -48,9 +51,17 @@ class Collectives:
             if name in vars(home):
                 self._replaced.wrap(home, name, self._around, dist)
         self._replaced.wrap(home, "init_process_group", self._around_init, dist)
+        self._arrival.install()
 
     def uninstall(self) -> None:
+        self._arrival.uninstall()
         self._replaced.undo()
+
+    def _window_arrived(self) -> None:
+        window = sys.modules["samestep.window"].Window
+        for name in _WATCHED:
+            if name in vars(window):
+                self._replaced.wrap(window, name, self._around)
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         name = original.__name__

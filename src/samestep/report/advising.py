@@ -5,7 +5,7 @@ projected rows are marked as what they are.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -31,6 +31,7 @@ _FIRST_TO_GO = (
     "wait",
 )
 """Of columns, where there is no room for all; the others are what a recommendation rests on."""
+_FIRST_TO_GO_SIMULATED = ("exchange not hidden", "compute", "nodes", "speedup")
 _WAYS = {"same": "the same batch", "grows": "a batch that grows with the GPUs"}
 
 
@@ -145,11 +146,13 @@ def _legend(advice: Advice, shown: set[str]) -> str:
     return "; ".join(said)
 
 
-def _fitting(console: Console, columns: Sequence[Column]) -> list[Column]:
+def _fitting(
+    console: Console, columns: Sequence[Column], first_to_go: Sequence[str] = _FIRST_TO_GO
+) -> list[Column]:
     """The columns for which there is room."""
     width = math.inf if console.soft_wrap else console.width
     shown = list(columns)
-    for name in _FIRST_TO_GO:
+    for name in first_to_go:
         if _width(shown) <= width:
             break
         shown = [column for column in shown if column[0] != name]
@@ -179,22 +182,38 @@ def _width(columns: Sequence[Column]) -> int:
 
 
 def _show_cluster(console: Console, simulated: OnCluster) -> None:
-    console.print(Text(f"On {simulated.cluster.name}, simulated", style="bold"))
+    console.print(Text(f"On {simulated.cluster.name}, simulated, at best and at worst", style="bold"))
     rows = simulated.rows
     columns: list[Column] = [
         ("GPUs", [f"{row.gpus:,}" for row in rows]),
         ("nodes", [f"{row.num_nodes:,}" for row in rows]),
-        ("step", [seconds(row.step_s) for row in rows]),
-        ("speedup", [f"{value:.2f}" for value in simulated.speedups]),
-        ("training", [told(value) for value in simulated.train_s]),
+        ("step", [_range(seconds, *each) for each in _steps(simulated)]),
+        ("speedup", [_range("{:.2f}".format, *each) for each in _speedups(simulated)]),
+        ("training", [_range(told, *each) for each in _trainings(simulated)]),
         *(
             (name, [percent(row.parts[name] / row.step_s) for row in rows])
             for name in ("compute", "exchange not hidden")
         ),
     ]
-    _show_table(console, columns)
+    _show_table(console, _fitting(console, columns, _FIRST_TO_GO_SIMULATED))
     for remark in simulated.remarks:
         console.print(Text.assemble(("note: ", "yellow"), visible(remark)))
+
+
+def _steps(simulated: OnCluster) -> Iterator[tuple[float, float]]:
+    return ((row.step_s, worst.step_s) for row, worst in zip(simulated.rows, simulated.worst, strict=True))
+
+
+def _speedups(simulated: OnCluster) -> Iterator[tuple[float, float]]:
+    return zip(simulated.speedups, simulated.speedup_lows, strict=True)
+
+
+def _trainings(simulated: OnCluster) -> Iterator[tuple[float, float]]:
+    return zip(simulated.train_s, simulated.train_high_s, strict=True)
+
+
+def _range(tell: Callable[[float], str], best: float, worst: float) -> str:
+    return tell(best) if tell(best) == tell(worst) else f"{tell(best)} – {tell(worst)}"
 
 
 def _indented(console: Console, text: Text) -> None:

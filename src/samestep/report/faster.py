@@ -108,8 +108,10 @@ def _missing(sweep: Sweep, cells: Sequence[CellRow]) -> str:
         return ""
     on = f"on {gpus(cell.gpus)} " if len(cells) > 1 else ""
     gap = known[cell.gpus, cell.batch_size]
-    if _high(cell) >= cell.ideal_speedup or gap.measured_s <= gap.ideal_s:
-        return f"; {on}nothing is missing" if on else "; nothing is missing"
+    if (cell.speedup or 0.0) >= cell.ideal_speedup or gap.measured_s <= gap.ideal_s:
+        return f"; {on}nothing is missing"
+    if _high(cell) >= cell.ideal_speedup:
+        return f"; {on}whether speed is missing cannot be told from noise"
     return f"; {on}{_goes_to(gap)}"
 
 

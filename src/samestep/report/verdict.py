@@ -25,6 +25,7 @@ _ASCII = {"same": "=", "equal": "~", "different": "x", None: "."}
 _LEAST_COLUMNS = 4
 _TICK_EVERY = 5
 _MOST_EVIDENCE = 300
+_ELSE = "in the table one rank was given the batches of more ranks: it shows what else differs"
 
 
 def payload(judged: Judged, *, whys: Mapping[str, str], command: list[str], out: Path) -> dict[str, Any]:
@@ -97,7 +98,8 @@ def _show_table(console: Console, verification: Verification) -> None:
     if width < _LEAST_COLUMNS:
         return
     first = verification.first_difference
-    lit = first.step if first is not None and (first.quantity, first.step) in marks else None
+    # what differs between programs as they are, such as who gets which examples, is not in the table
+    lit = first.step if first is not None and marks.get((first.quantity, first.step)) == "different" else None
     start = max(0, min(steps.index(lit) - width // 2, len(steps) - width)) if lit is not None else 0
     shown = steps[start : start + width]
     _line(console, Text(f"{'step':<{margin}}{_ruler(shown)}", style="dim"))
@@ -114,6 +116,8 @@ def _show_table(console: Console, verification: Verification) -> None:
     legend = f"{signs['same']} same bits  {signs['equal']} up to rounding  {signs['different']} different"
     more = f"  ({counted(len(steps) - len(shown), 'step')} not shown)" if len(shown) < len(steps) else ""
     console.print(Text(legend + more, style="dim"))
+    if first is not None and lit is None:
+        console.print(Text(_ELSE, style="dim"))
 
 
 def _ruler(steps: list[int]) -> str:

@@ -68,6 +68,8 @@ class CellResult:
     """Of a step, of all GPUs together."""
     memory_bytes: int | None = None
     """Of the rank that had most."""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """How many ranks were on a device of each model."""
     num_rounds: int = 0
     reason: str = ""
     """Why there are no times."""

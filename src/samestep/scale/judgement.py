@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -99,6 +100,7 @@ def _cell(comparison: Comparison, estimates: Estimates) -> CellResult:
         step_high_s=around.high,
         examples_per_s=examples / step_s if step_s > 0 else None,
         memory_bytes=max(each.facts.memory_bytes for each in measured if each.facts is not None),
+        devices=dict(Counter(sorted(run.facts.devices))),
         num_rounds=len(measured),
         **_of_machine(run, run.facts, step_s),
     )
@@ -114,7 +116,7 @@ def _cell(comparison: Comparison, estimates: Estimates) -> CellResult:
     return dataclasses.replace(
         found,
         speedup=speedup,
-        speedup_low=ratio.low,
+        speedup_low=max(0.0, ratio.low),
         speedup_high=ratio.high,
         efficiency=speedup / cell.gpus,
     )

@@ -189,7 +189,7 @@ class _Measurement:
         result.remarks = self._remarks
         outlook = self._plan.outlook(judgement.half_widths(result))
         result.outlook = "" if outlook is None else str(outlook)
-        result.environment = {"devices": self._devices()}
+        result.environment = {"devices": self._devices(), "clock_limits_mhz": self._clock_limits()}
         result.noise_scale = self._noise()
         result.curves = [dataclasses.asdict(found) for found in self._curves() if found.points]
         return result
@@ -197,6 +197,10 @@ class _Measurement:
     def _devices(self) -> list[str]:
         """Kinds of devices that ranks were on."""
         return sorted({device for run in self._runs if run.facts is not None for device in run.facts.devices})
+
+    def _clock_limits(self) -> list[int]:
+        """Of the devices that ranks were on, each once; none where the driver does not tell."""
+        return sorted({mhz for run in self._runs if run.host for mhz in run.host.clock_limits_mhz})
 
     def _noise(self) -> dict[str, Any] | None:
         """The gradient noise scale, as most ranks tell it; None if nobody can."""

@@ -10,6 +10,7 @@ A few other numbers can travel along. Meeting once more would cost a small model
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +28,20 @@ _PART = 4096.0
 
 Numbers = list[float] | Tensor
 """Plain numbers on the host, or one float64 tensor on a device, which nobody should wait for."""
+
+
+class Bucket(Protocol):
+    """Parameters whose gradients travel together; `missing` are the ids of those that are not ready yet."""
+
+    parameters: list[Parameter]
+    missing: set[int]
+    pending: Pending | None
+
+    def launch(self, world: World) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 class _Bucket:
@@ -113,7 +128,7 @@ def _plus(a: Numbers, b: Numbers) -> Numbers:
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
-def _in_parts(numbers: Numbers) -> Tensor:
+def in_parts(numbers: Numbers) -> Tensor:
     """The multiples of `_PART` in the numbers, then the rests; what is not finite has no rest."""
     if isinstance(numbers, Tensor):
         return torch.cat([numbers.div(_PART).floor_(), numbers.remainder(_PART).nan_to_num_(0.0)])
@@ -121,8 +136,8 @@ def _in_parts(numbers: Numbers) -> Tensor:
     return torch.tensor([*(high for high, _ in pairs), *(low for _, low in pairs)], dtype=torch.float64)
 
 
-def _put_together(parts: Tensor, like: Numbers) -> Numbers:
-    """What `_in_parts` took apart, as the kind of numbers that `like` is."""
+def put_together(parts: Tensor, like: Numbers) -> Numbers:
+    """What `in_parts` took apart, as the kind of numbers that `like` is."""
     if isinstance(like, Tensor):
         high, low = parts.double().chunk(2)
         return low + high * _PART
@@ -141,8 +156,8 @@ class Exchange:
     def __init__(self, parameters: Sequence[Parameter], world: World, *, seats: int = 0) -> None:
         self.parameters = list(parameters)
         self._world = world
-        self._buckets = _with_seats(bucketed(self.parameters), seats) if world.size > 1 else []
-        self._seats = next((bucket.seats for bucket in self._buckets if len(bucket.seats)), None)
+        self._seats: Tensor | None = None
+        self._buckets: Sequence[Bucket] = self._make_buckets(seats) if world.size > 1 else []
         self._numbers: Numbers | None = None
         self._parts: Tensor | None = None
         self._pending: Pending | None = None
@@ -171,11 +186,14 @@ class Exchange:
             return
         self._is_running = True
         if self._world.size > 1:
-            self._parts = _in_parts(self._numbers)
-            if self._seats is None:
-                self._pending = self._world.sum_(self._parts, of_gradients=True)
-            else:
-                self._parts = self._seats.copy_(self._parts)
+            self._send_numbers(self._numbers)
+
+    def _send_numbers(self, numbers: Numbers) -> None:
+        self._parts = in_parts(numbers)
+        if self._seats is None:
+            self._pending = self._world.sum_(self._parts, of_gradients=True)
+        else:
+            self._parts = self._seats.copy_(self._parts)
 
     def end_turn(self) -> None:
         """Gradients of further turns are added to those that are there."""
@@ -190,7 +208,7 @@ class Exchange:
             self._pending.wait()
         numbers = self._numbers
         assert numbers is not None
-        totals = numbers if self._parts is None else _put_together(self._parts, numbers)
+        totals = numbers if self._parts is None else put_together(self._parts, numbers)
         self._forget()
         return totals
 
@@ -199,6 +217,8 @@ class Exchange:
         if self._is_running:
             for bucket in self._buckets:
                 bucket.abandon()
+            if self._pending is not None:
+                self._pending.wait()
         self._forget()
 
     def _forget(self) -> None:
@@ -211,7 +231,12 @@ class Exchange:
         for handle in self._handles:
             handle.remove()
 
-    def _on_gradient(self, bucket: _Bucket, parameter: Tensor) -> None:
+    def _make_buckets(self, seats: int) -> Sequence[Bucket]:
+        buckets = _with_seats(bucketed(self.parameters), seats)
+        self._seats = next((bucket.seats for bucket in buckets if len(bucket.seats)), None)
+        return buckets
+
+    def _on_gradient(self, bucket: Bucket, parameter: Tensor) -> None:
         if not self._is_running:
             return
         refuse_sparse(parameter)

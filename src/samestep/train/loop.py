@@ -22,7 +22,8 @@ from samestep.train.precision import autocast
 from samestep.train.rehearsal import rehearse
 from samestep.train.session import Session, init, shards_of
 from samestep.train.state import digest
-from samestep.train.step import NonFiniteLoss, Totals, checked
+from samestep.train.step import NonFiniteLoss, checked
+from samestep.train.totals import Totals
 from samestep.train.training import Training
 from samestep.world import current
 

@@ -15,9 +15,10 @@ from samestep.train.state import Tree
 _NOT_SETTINGS = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
 
 
-def optimizer_state(optimizer: Optimizer, model: nn.Module) -> Tree:
+def optimizer_state(optimizer: Optimizer, model: nn.Module, states: Mapping[Any, Any] | None = None) -> Tree:
     """The state of an optimizer by parameter name, and its groups' settings with the names they hold.
 
+    `states` are its state for whole parameters, where it holds only a slice of that itself.
     Two optimizers of the same parameters give the same tree, whatever the order they got them in. Tensors
     are the optimizer's own. Settings that say how an update is computed, not which (`foreach`, `fused`,
     `capturable`), belong to the machine and are left out.
@@ -26,7 +27,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> Tree:
     parts: dict[str, dict[str, Any]] = {}
     whole: dict[Any, Any] = {}
     key: Any  # torch says Tensor, yet lets an optimizer keep state of the whole under keys of its own
-    for key, entries in optimizer.state.items():
+    for key, entries in (optimizer.state if states is None else states).items():
         if isinstance(key, Tensor):
             parts[names[key]] = dict(entries)
         else:

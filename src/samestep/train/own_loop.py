@@ -39,6 +39,7 @@ class Checkpoints:
 
     def save(self, *, best: bool = False) -> None:
         """Copy the state and return; the first rank writes it in the background. Call it between steps."""
+        states = self._stepper.optimizer_states()
         if not self._world.is_first:
             return
         training = {
@@ -48,7 +49,7 @@ class Checkpoints:
         }
         sections = {
             "model": dict(self._model.state_dict()),
-            "optimizer": optimizer_state(self._stepper.optimizer, self._model),
+            "optimizer": optimizer_state(self._stepper.optimizer, self._model, states),
             "training": training,
         }
         about = {"world_size": self._world.size, "conditions": conditions_of(self._world)}

@@ -23,12 +23,14 @@ from samestep.keys import derive
 from samestep.nn.dropout import set_stream
 from samestep.train import stop
 from samestep.train.conditions import make_deterministic, refuse_other_ranks, undo_deterministic
+from samestep.train.machines import notice_mixed
 from samestep.train.own_loop import Checkpoints
 from samestep.train.randomness import Randomness
 from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.step import Step, Stepper
 from samestep.train.turn_order import TurnOrder
+from samestep.train.update import Update
 from samestep.train.watch import RANDOM_EVALUATION, FirstStepWatch
 from samestep.world import DEFAULT_SHARDS, Place, Share, World, enter, join
 
@@ -66,6 +68,7 @@ class Session(World):
         self.seed = seed
         self.share = None
         self.findings.clear()
+        self._has_compared_machines = False
         self._steppers: dict[int, Stepper] = {}
         self._watches: list[FirstStepWatch] = []
         self._randomness = Randomness(self, seed)
@@ -90,6 +93,9 @@ class Session(World):
         The model stays what it is, with all its methods and names; nothing is wrapped around it.
         """
         refuse_lazy(model)
+        if not self._has_compared_machines:
+            self._has_compared_machines = True
+            notice_mixed(self)
         model.to(self.device)
         found = layers.synchronise(model)
         if self.shards is None:
@@ -119,16 +125,22 @@ class Session(World):
         schedule: Any = None,
         scaler: GradScaler | None = None,
         stop_on_nan: bool = False,
+        update: Update | None = None,
     ) -> Step:
         """The next step of `optimizer`, for `with`: gradients are cleared, exchanged, clipped and applied.
 
         `schedule` is stepped once after the update; `scaler` is for fp16 and decides once for all ranks.
+        With `update="sharded"` each rank updates its slice and keeps the optimizer's state for it alone;
+        parameters then have no gradients after the block. "auto" does so where it can and pays, and "whole",
+        where nothing was said before, never.
         """
-        stepper = self.stepper(optimizer, scaler)
+        stepper = self.stepper(optimizer, scaler, update=update)
         turn, turns = (self.share.turn, self.share.turns) if self.share is not None else (0, 1)
         return Step(stepper, turn, turns, clip_norm, schedule, stop_on_nan)
 
-    def stepper(self, optimizer: Optimizer, scaler: GradScaler | None = None) -> Stepper:
+    def stepper(
+        self, optimizer: Optimizer, scaler: GradScaler | None = None, *, update: Update | None = None
+    ) -> Stepper:
         """What is known about the steps of `optimizer`; a checkpoint keeps its state."""
         stepper = self._steppers.get(id(optimizer))
         if stepper is None:
@@ -139,6 +151,8 @@ class Session(World):
             self._steppers[id(optimizer)] = stepper
         elif scaler is not None and scaler is not stepper.scaler:
             stepper.use_scaler(scaler)
+        if update is not None:
+            stepper.use_update(update)
         return stepper
 
     def checkpoints(

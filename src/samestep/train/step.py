@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
-from torch.nn.utils import clip_grad_norm_
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from samestep import phase
-from samestep.device import Readback, is_on_host
+from samestep.device import is_on_host
 from samestep.errors import ConfigError, LossError
 from samestep.findings import Finding
 from samestep.train import stop
@@ -31,44 +31,15 @@ from samestep.train.exchange import Exchange, Numbers
 from samestep.train.randomness import Randomness
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.sharded import ShardedExchange
+from samestep.train.slice_state import States, uncut_states, whole_states
+from samestep.train.sliced import SlicedExchange
+from samestep.train.totals import Totals
 from samestep.train.turn_order import TurnOrder
+from samestep.train.update import UPDATES, Update, apply, cannot_be_sharded, pays, sees_gradients, why_whole
 from samestep.world import World
 
 Number = Tensor | float
 _NUM_VALUES = 3  # sum of losses, sum of weights, wishes to stop
-
-
-class Totals:
-    """Sums over all ranks of what one step saw.
-
-    Reading them waits until the device has come to the end of that step, and no longer.
-    """
-
-    __slots__ = ("_grad_norm", "_values")
-
-    def __init__(self, values: Numbers, grad_norm: Tensor | None) -> None:
-        self._values = Readback(values) if isinstance(values, Tensor) else values
-        self._grad_norm = None if grad_norm is None else Readback(grad_norm)
-
-    def read(self) -> tuple[float, float, bool]:
-        """Sum of losses, sum of weights, and whether any rank wished to stop."""
-        values = self._values
-        if isinstance(values, Readback):
-            with phase.waiting():
-                values = values.read()
-        loss_sum, weight, wishes = values
-        return loss_sum, weight, wishes > 0
-
-    @property
-    def loss(self) -> float:
-        """The loss of the step, without the penalty: sum of losses over sum of weights."""
-        loss_sum, weight, _ = self.read()
-        return loss_sum / weight if weight else math.nan
-
-    @property
-    def grad_norm(self) -> float | None:
-        """The norm of the whole gradient before clipping; None where nothing was clipped."""
-        return None if self._grad_norm is None else float(self._grad_norm.read())
 
 
 class NonFiniteLoss(LossError):
@@ -99,7 +70,9 @@ class Stepper:
         self.scaler = scaler
         self._scaler_state: dict[str, Any] | None = None
         self._index = index
+        self.update_setting: Update = "whole"
         self._exchange: Exchange | ShardedExchange | None = None
+        self._made_for: tuple[Update, bool] | None = None
         self._unit: Number | None = None  # U of the module's docstring
 
     def state(self) -> dict[str, Any]:
@@ -109,6 +82,13 @@ class Stepper:
             "unit": None if self._unit is None else float(self._unit),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
+
+    def optimizer_states(self) -> States:
+        """The optimizer's state for whole parameters, free of the world; all ranks call it."""
+        exchange = self._exchange
+        if isinstance(exchange, SlicedExchange):
+            return whole_states(self.optimizer, exchange.slices, self._world)
+        return self.optimizer.state
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on after the step at which `state` was taken."""
@@ -126,6 +106,12 @@ class Stepper:
         if self._scaler_state:
             scaler.load_state_dict(self._scaler_state)
             self._scaler_state = None
+
+    def use_update(self, update: Update) -> None:
+        """Update whole parameters, or slices, from the next step on."""
+        if update not in UPDATES:
+            raise ConfigError(f"update is {update!r}; it must be one of {', '.join(UPDATES)}.")
+        self.update_setting = update
 
     def begin(self, turn: int) -> None:
         """Make ready for the forward of a turn."""
@@ -186,11 +172,11 @@ class Stepper:
 
     def update(self, *, clip_norm: float | None, schedule: Any, stop_on_nan: bool) -> None:
         """Finish the gradient, clip it, update the parameters and move the schedule on."""
-        assert self._exchange is not None
+        exchange = self._exchange
+        assert exchange is not None
         phase.enter("exchange")
-        values = self._exchange.finish()
+        values = exchange.finish()
         phase.enter("update")
-        parameters = self._exchange.parameters
         loss_sum, weight, _ = values
         if stop_on_nan and not math.isfinite(float(loss_sum)):
             raise NonFiniteLoss(
@@ -198,24 +184,11 @@ class Stepper:
             )
         assert self._unit is not None
         factor = _ratio(self._unit, weight)
-        if isinstance(factor, Tensor) or factor != 1.0:
-            by_dtype: dict[torch.dtype, list[Tensor]] = {}
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
-            for dtype, gradients in by_dtype.items():
-                torch._foreach_mul_(gradients, _as_factor(factor, dtype))
         self._unit = _positive(weight, self._unit)
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        grad_norm = None
-        if clip_norm is not None:
-            grad_norm = clip_grad_norm_(parameters, clip_norm)
-        if self.scaler is not None:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
+        grad_norm = apply(
+            self.optimizer, exchange.parameters, getattr(exchange, "slices", None), self._world,
+            factor=factor, clip_norm=clip_norm, scaler=self.scaler,
+        )  # fmt: skip
         if schedule is not None:
             schedule.step()
         self.totals = Totals(values, grad_norm)
@@ -237,16 +210,30 @@ class Stepper:
             self._exchange.close()
 
     def _exchange_of_now(self) -> "Exchange | ShardedExchange":
-        """The exchange of the optimizer's trainable parameters; made anew when these are others."""
+        """The exchange of the optimizer's trainable parameters; made anew when these or settings change."""
         now = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
         known = [] if self._exchange is None else self._exchange.parameters
-        if self._exchange is None or len(now) != len(known) or not all(map(operator.is_, now, known)):
+        made_for = self.update_setting, sees_gradients(self.optimizer)
+        is_known = len(now) == len(known) and all(map(operator.is_, now, known))
+        if self._exchange is None or not is_known or made_for != self._made_for:
+            if isinstance(self._exchange, SlicedExchange):
+                uncut_states(self.optimizer, self._exchange.slices, self._world)
             self.close()
-            if self._world.shards is None:
-                self._exchange = Exchange(now, self._world, seats=_NUM_VALUES)
-            else:
-                self._exchange = ShardedExchange(now, self._world, self._buffers, seats=_NUM_VALUES)
+            self._made_for = made_for
+            self._exchange = self._new_exchange(now)
         return self._exchange
+
+    def _new_exchange(self, parameters: list[Parameter]) -> "Exchange | ShardedExchange":
+        world, setting = self._world, self.update_setting
+        if world.size > 1 and (setting == "sharded" or (setting == "auto" and pays(parameters))):
+            reason = why_whole(self.optimizer, parameters, world)
+            if reason is None:
+                return SlicedExchange(parameters, world, self.optimizer)
+            if setting == "sharded":
+                world.notice(cannot_be_sharded(reason))
+        if world.shards is None:
+            return Exchange(parameters, world, seats=_NUM_VALUES)
+        return ShardedExchange(parameters, world, self._buffers, seats=_NUM_VALUES)
 
     def _look_at_weight(self, weight: Number) -> None:
         share = self._world.share
@@ -392,10 +379,6 @@ def _positive(weight: Number, otherwise: Number) -> Number:
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, weight, otherwise)
     return weight if weight > 0 else otherwise
-
-
-def _as_factor(factor: Number, dtype: torch.dtype) -> Number:
-    return factor.to(dtype) if isinstance(factor, Tensor) else factor
 
 
 def _ratio(unit: Number, weight: Number) -> Number:

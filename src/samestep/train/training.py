@@ -23,6 +23,7 @@ from samestep.train.optimizer_state import load_optimizer_state, optimizer_state
 from samestep.train.precision import scaler
 from samestep.train.restore import make_model
 from samestep.train.session import Session
+from samestep.train.update import Update
 
 
 class Training:
@@ -50,7 +51,7 @@ class Training:
         )
         self.model = make_model(task, world, train_data)
         self.optimizer = _make_optimizer(task, self.model)
-        self.stepper = world.stepper(self.optimizer, scaler(task, world))
+        self.stepper = world.stepper(self.optimizer, scaler(task, world), update=_update_of(task))
         self.schedule = task.schedule(self.optimizer) if task.schedule is not None else None
         self.metrics = make_metrics(task, world)
         self.ema: AveragedModel | None = None
@@ -131,7 +132,7 @@ class Training:
         metrics = {} if self.valid_loader is not None else self.metrics
         sections = {
             "model": dict(self.model.state_dict()),
-            "optimizer": optimizer_state(self.optimizer, self.model),
+            "optimizer": optimizer_state(self.optimizer, self.model, self.stepper.optimizer_states()),
             "training": {
                 "stepper": self.stepper.state(),
                 "loader": self.loader.state(),
@@ -210,6 +211,12 @@ class Training:
         from samestep.metrics import load_state
 
         load_state(metric, state, self.world)
+
+
+def _update_of(task: Task) -> Update:
+    """The update that the task asks for; whole if it leaves that open and a hook could look at gradients."""
+    looks_on = any(type(hook).after_step is not Hook.after_step for hook in task.hooks)
+    return "whole" if task.update == "auto" and looks_on else task.update
 
 
 def _make_optimizer(task: Task, model: nn.Module) -> Optimizer:

@@ -326,12 +326,15 @@ class Trace:
         return found
 
     def _alike(self, number: int, one: int, other: int) -> bool:
-        """Whether two ranks computed the same gradients, up to rounding; with dropout nobody can tell.
+        """Whether two ranks computed the same gradients, up to rounding; ranks with the same examples do.
 
-        Ranks that have the same examples do.
+        Nobody can tell with dropout, nor where examples are drawn at random.
         """
         ours, theirs = (self.step(number)[rank] for rank in (one, other))
-        if any(call.moved for step in (ours, theirs) for call in step.calls):
+        steps = (ours, theirs)
+        if any(call.moved for step in steps for call in step.calls):
+            return True
+        if any(batch.moved for step in steps for batch in step.batches):
             return True
         pairs = [(g.summary, theirs.local[n].summary) for n, g in ours.local.items() if n in theirs.local]
         return all(

@@ -37,7 +37,7 @@ class PolluxLaw:
 
         unit, batch = float(step_s.max()), float(places.batch_per_gpu.max())
         # the valley of the fit is flat: in other units of time the last digits would lead it elsewhere
-        relative_s = np.round(step_s / unit, _DIGITS)
+        relative_s = np.array([float(f"{each:.{_DIGITS}g}") for each in step_s / unit])
         between = places.nodes > 1
         has_within, has_between = bool((~between & (places.gpus > 1)).any()), bool(between.any())
         # those that the cells say something about

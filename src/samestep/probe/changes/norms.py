@@ -13,7 +13,8 @@ class NormsFrozen(Evaluating):
     """Calls layers that keep statistics in evaluation mode.
 
     Besides those with a `running_mean`, these are all that have floating-point buffers of their own and look
-    at `training`. A layer that uses the statistics of the batch in evaluation too stays as it is.
+    at `training`. A layer that uses the statistics of the batch in evaluation too stays as it is, and so does
+    one with a `train` of its own, which the flag alone does not put into evaluation.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,8 @@ def keeps_statistics(module: nn.Module) -> bool:
         return False
     if isinstance(module._buffers.get("running_mean"), Tensor):
         return True
+    if type(module).train is not nn.Module.train:
+        return False  # such as escnn's convolutions, which make their filter there
     # mypy takes the hash of the class for that of its modules
     return _looks_at_training(type(module)) and bool(own_statistics(module))  # type: ignore[arg-type]
 

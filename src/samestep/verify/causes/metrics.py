@@ -1,5 +1,6 @@
 """Numbers that a program says of its model after an evaluation."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from samestep.findings import Finding
@@ -50,6 +51,14 @@ def evaluation(evidence: Evidence) -> Iterator[Finding]:
                 else "sum the losses and counts over all ranks before dividing"
             )
             + at,
+        )
+    elif (alike := _alike_in_evaluation(trace, difference.step + 1)) is not None:
+        yield Finding(
+            cause="same-randomness-on-every-rank",
+            message=f"{text}: ranks {alike[0]} and {alike[1]} have different examples, and put the same "
+            "inputs into the model: they draw them from the same seed.",
+            evidence=told | {"ranks": list(alike), "examples": counts},
+            fix=f"draw what the model is given in an evaluation by example, or seed it by rank{at}",
         )
     elif len(set(counts.values())) > 1:
         yield Finding(
@@ -123,6 +132,34 @@ def _has_changed(evidence: Evidence, starved: Trace | None, difference: Differen
         for ours, theirs in zip(before, after, strict=True)
         for one, other in zip(ours, theirs, strict=True)
     )
+
+
+def _alike_in_evaluation(trace: Trace, number: int) -> tuple[int, int] | None:
+    """Two ranks that evaluated models on the same inputs before a step, though their examples differ."""
+    first, *others = trace.ranks.values()
+    examples, inputs = _evaluated_examples(first, number), _evaluated_inputs(first, number)
+    for other in others:
+        same_inputs = inputs and inputs == _evaluated_inputs(other, number)
+        if same_inputs and not examples & _evaluated_examples(other, number):
+            return first.rank, other.rank
+    return None
+
+
+def _evaluated_examples(rank: RankTrace, number: int) -> Counter[str]:
+    return Counter(
+        example
+        for batch in rank.batches
+        if batch.step == number and batch.loader in rank.evaluation_loaders
+        for example in batch.examples
+    )
+
+
+def _evaluated_inputs(rank: RankTrace, number: int) -> Counter[str]:
+    calls = rank.steps[number].calls if number in rank.steps else []
+    return Counter(
+        row for call in calls if not (call.is_training and call.has_gradients) and not call.name
+        for row in call.rows
+    )  # fmt: skip
 
 
 def _evaluated(trace: Trace, number: int) -> dict[int, int]:

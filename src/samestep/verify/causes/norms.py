@@ -8,12 +8,13 @@ from samestep.verify.evidence import Evidence
 from samestep.verify.trace import Trace, label_of
 
 _BATCHLESS = ("LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm", "InstanceNorm", "WeightNorm")
+_OF_TORCH = tuple(f"{lazy}BatchNorm{dims}d" for lazy in ("", "Lazy") for dims in (1, 2, 3))
 _STATISTICS = ("mean", "var", "std", "cov", "moment", "sigma", "scale", "norm")
 
 
 def not_synchronised(evidence: Evidence) -> Iterator[Finding]:
     """A layer whose statistics are those of a rank's own examples."""
-    if evidence.has("world-ignored"):
+    if evidence.has("world-ignored", "parameter-order-differs"):
         return
     trace = evidence.candidate
     buffers = differing_buffers(trace)
@@ -56,6 +57,8 @@ def not_synchronised(evidence: Evidence) -> Iterator[Finding]:
 
 def overwritten(evidence: Evidence) -> Iterator[Finding]:
     """Counts and sums kept in buffers of a model, which the wrap overwrites with the first rank's."""
+    if evidence.has("parameter-order-differs"):
+        return
     trace = evidence.candidate
     norm_like = {(s.model, b) for s in trace.first.statistics for b in s.buffers if _is_statistic(b, s.kind)}
     for (model, name), step in differing_buffers(trace).items():
@@ -131,9 +134,12 @@ def _broadcasts(trace: Trace, model: int | None = None) -> bool:
 def _fix(kind: str, is_called_sync: bool) -> str:
     if is_called_sync:
         return "have the layer ask for the process group when it runs, not when it is made"
-    if "BatchNorm" in kind:
+    if kind in _OF_TORCH:
         return (
             "convert it before the wrap (torch.nn.SyncBatchNorm.convert_sync_batchnorm; Lightning: "
             "sync_batchnorm=True), train it with world.replicate, or use GroupNorm"
         )
-    return "sum its counts, means and squares over ranks in forward; converters know torch's own layers only"
+    return (
+        "sum its counts, means and squares over ranks in forward; converters know torch's own layers only "
+        "(samestep.nn.synchronise after samestep.init(), or world.replicate, know those of escnn as well)"
+    )

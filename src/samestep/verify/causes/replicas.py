@@ -206,7 +206,7 @@ def average_on_one_rank(evidence: Evidence) -> Iterator[Finding]:
     trace = evidence.candidate
     if evidence.has(
         "replicas-drift", "replicas-start-different", "weights-changed-after-wrap", "world-ignored",
-        "gradients-not-exchanged",
+        "gradients-not-exchanged", "parameter-order-differs",
     ):  # fmt: skip
         return
     for number in sorted(trace.first.steps):

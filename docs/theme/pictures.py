@@ -1,0 +1,122 @@
+"""Draws docs/pictures: `python docs/theme/pictures.py`.
+
+The projection is computed from the tutorial's table; the gap is one that `samestep scale` measured, gap.json.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from samestep.advise import laws, project
+from samestep.advise.places import Places
+
+FOLDER = Path(__file__).parent.parent / "pictures"
+INK, FAINT, LOST, IDEAL = "#1f1d1a", "#8c877d", "#b23a12", "#b9b4a9"
+STYLE = (
+    "<style>text{font:13px system-ui,sans-serif;fill:#1f1d1a}.f{fill:#6d685f}.e{text-anchor:end}"
+    ".m{text-anchor:middle}.b{font-weight:600}</style>"
+)
+MEASURED = {1: 0.610, 2: 0.325, 4: 0.190}
+"""Seconds a step of the tutorial's table."""
+
+
+def svg(name: str, width: int, height: int, title: str, parts: list[str]) -> None:
+    body = "\n".join(parts)
+    (FOLDER / name).write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
+        f"<title>{title}</title>{STYLE}\n"
+        f'<rect width="{width}" height="{height}" rx="6" fill="#fbfaf8"/>\n{body}\n</svg>\n',
+        encoding="utf-8",
+    )
+
+
+def bar(y: int, start: float, end: float, colour: str, unit: float) -> str:
+    left, width = 180 + min(start, end) * unit, abs(end - start) * unit
+    return f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="18" fill="{colour}"/>'
+
+
+def gap() -> None:
+    measured = json.loads((FOLDER / "gap.json").read_text())
+    ideal_ms, total = 1000 * measured["ideal_s"], 1000 * measured["measured_s"]
+    bars = [(part["name"], 1000 * part["seconds"]) for part in measured["parts"]]
+    unit = 430 / total
+    parts, at, y = [], 0.0, 24
+    rows = [("ideal step", ideal_ms, IDEAL), *((name, ms, LOST) for name, ms in bars)]
+    for name, ms, colour in rows:
+        sign = "+" if colour == LOST else ""
+        parts.append(f'<text x="168" y="{y + 14}" class="e">{name}</text>')
+        parts.append(bar(y, at, at + ms, colour, unit))
+        parts.append(
+            f'<text x="{188 + (at + ms) * unit:.1f}" y="{y + 14}" class="f">{sign}{ms:.1f} ms</text>'
+        )
+        at += ms
+        y += 28
+    parts.append(f'<text x="168" y="{y + 14}" class="e b">measured step</text>')
+    parts.append(bar(y, 0, total, FAINT, unit))
+    parts.append(f'<text x="{188 + total * unit:.1f}" y="{y + 14}" class="b">{total:.1f} ms</text>')
+    svg("gap.svg", 720, y + 42, "From the ideal step to the measured one: the demo on three ranks", parts)
+
+
+def projection() -> None:
+    batch = 256
+    cells = [{"gpus": n, "batch_per_gpu": batch / n, "step_s": s} for n, s in MEASURED.items()]
+    worlds = [1, 2, 4, 6, 8, 12, 16]
+    rows = project(cells, worlds, gpus_per_node=16)
+    left, top, width, height, most = 60, 24, 460, 300, 16.0
+
+    def at(gpus: float, speedup: float) -> str:
+        return f"{left + np.log2(gpus) / 4 * width:.1f},{top + height - speedup / most * height:.1f}"
+
+    new = [row for row in rows if row.gpus >= 4]
+    band = [at(row.gpus, row.speedup_high or 0) for row in new]
+    band += [at(row.gpus, row.speedup_low or 0) for row in reversed(new)]
+    parts = [f'<polygon points="{" ".join(band)}" fill="{LOST}" opacity="0.16"/>']
+    for value in range(0, 17, 4):
+        x, y = at(1, value).split(",")
+        parts.append(f'<line x1="{x}" y1="{y}" x2="{left + width}" y2="{y}" stroke="#e4e0d8"/>')
+        parts.append(f'<text x="{left - 10}" y="{float(y) + 4}" class="e f">{value}</text>')
+    for n in (1, 2, 4, 8, 16):
+        x, _ = at(n, 0).split(",")
+        parts.append(f'<text x="{x}" y="{top + height + 20}" class="m f">{n}</text>')
+    parts.append(f'<text x="{left + width / 2}" y="{top + height + 40}" class="m f">GPUs</text>')
+    fine = np.exp2(np.linspace(0, 4, 60))
+    parts.append(line([at(n, n) for n in fine], IDEAL, "6 4"))
+    places = Places.of(list(MEASURED), [1] * 3, [batch / n for n in MEASURED])
+    times = np.array(list(MEASURED.values()))
+    asked = Places.of(fine, [1] * len(fine), batch / fine)
+    labels = [("ideal", 16.0, IDEAL)]
+    for law, dashes in ((laws.AMDAHL, "2 3"), (laws.LAST_EFFICIENCY, "8 3 2 3")):
+        speedups = MEASURED[1] / law.fit(places, times)(asked)
+        parts.append(line([at(n, s) for n, s in zip(fine, speedups, strict=True)], FAINT, dashes))
+        labels.append((f"{law.name} alone", float(speedups[-1]), FAINT))
+    parts.append(line([at(row.gpus, row.speedup or 0) for row in rows], LOST, ""))
+    labels.append(("projection", rows[-1].speedup or 0, LOST))
+    labels.append(("80 %", rows[-1].speedup_high or 0, LOST))
+    for text, value, colour in spread(labels):
+        parts.append(f'<text x="{left + width + 12}" y="{value:.1f}" style="fill:{colour}">{text}</text>')
+    for n, s in MEASURED.items():
+        x, y = at(n, MEASURED[1] / s).split(",")
+        parts.append(f'<circle cx="{x}" cy="{y}" r="4.5" fill="{INK}"/>')
+    svg("projection.svg", 720, 380, "Speedup projected from three measured cells", parts)
+
+
+def spread(labels: list[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
+    """Labels at the right end, moved apart where they would lie upon one another."""
+    placed: list[tuple[str, float, str]] = []
+    for text, value, colour in sorted(labels, key=lambda label: -label[1]):
+        y = 24 + 300 - value / 16.0 * 300 + 4
+        y = max(y, placed[-1][1] + 16) if placed else y
+        placed.append((text, y, colour))
+    return placed
+
+
+def line(points: list[str], colour: str, dashes: str) -> str:
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>'
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    gap()
+    projection()

@@ -1,0 +1,115 @@
+"""Sheet: cells from a CSV, as people and spreadsheets write it. Judges no times; `cells` does.
+
+    gpus, and step_s, step_ms or examples_per_s      needed
+    batch_per_gpu or batch_size, nodes, gpus_per_node, step_low_s, step_high_s, cpu_utilisation
+    job, model, program, precision …                 any of these tells jobs apart
+    machine, device, gpu, hardware …                 any of these tells machines apart
+
+Commas, semicolons or tabs stand between columns; with semicolons, numbers may have a decimal comma. Other
+columns are not looked at.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from samestep.advise.cells import Cell, cell_of
+from samestep.errors import ConfigError, RecordError, listed
+
+WHOLE = ("gpus", "nodes", "gpus_per_node")
+NUMBERS = ("batch_per_gpu", "batch_size", "step_s", "examples_per_s", "step_low_s", "step_high_s",
+           "cpu_utilisation")  # fmt: skip
+_TIMES = ("step_s", "step_ms", "examples_per_s")
+_TELLING = {
+    "job": ("job", "model", "network", "program", "script", "target", "task", "dataset", "precision"),
+    "machine": ("machine", "hardware", "device", "gpu", "gpu_model", "gpu_type", "instance", "partition"),
+}
+_KNOWN = {*WHOLE, *NUMBERS, *_TIMES, *(name for names in _TELLING.values() for name in names)}
+_BETWEEN = (",", ";", "\t")
+_SHORTER = 0.8
+"""Of a step with the same batch a GPU: no superlinear speedup is as good as this."""
+
+
+def read_csv(path: Path) -> list[Cell]:
+    """The cells of all lines."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            text = file.read()
+        between = max(_BETWEEN, key=lambda mark: _num_known(text, mark))
+        header, *lines = list(csv.reader(text.splitlines(), delimiter=between, skipinitialspace=True)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{path} cannot be read as a CSV ({error})") from error
+    names = [_name(column) for column in header]
+    if "gpus" not in names or not set(_TIMES) & set(names):
+        told = listed([column.strip() for column in header if column.strip()]) or "none"
+        raise ConfigError(
+            f"{path.name} has the columns: {told}. It needs gpus, and one of step_s, step_ms and "
+            "examples_per_s: name them so in its first line."
+        )
+    found = [
+        _cell(f"{path.name}, line {number}", dict(zip(names, line, strict=False)), between)
+        for number, line in enumerate(lines, start=2)
+        if any(text.strip() for text in line)
+    ]
+    if not found:
+        raise ConfigError(f"{path.name} has a first line and no other: add one for each number of GPUs")
+    if not {"batch_per_gpu", "batch_size", "examples_per_s"} & set(names):
+        _check_batch(path.name, found)
+    return found
+
+
+def _check_batch(name: str, cells: Sequence[Cell]) -> None:
+    """Refuse steps that are much shorter on more GPUs, where nobody said the batch: it cannot have grown."""
+    first = min(cells, key=lambda cell: cell.gpus)
+    shorter = [cell for cell in cells if cell.step_s < _SHORTER * first.step_s and cell.gpus > first.gpus]
+    if shorter:
+        raise ConfigError(
+            f"{name} has no batch, and a step takes {first.step_s:g} s on {first.gpus} GPU"
+            f"{'s' * (first.gpus > 1)} and {shorter[0].step_s:g} s on {shorter[0].gpus}: add the column "
+            "batch_size, or batch_per_gpu, so that it is known how many examples that is"
+        )
+
+
+def _num_known(text: str, between: str) -> int:
+    first = text.partition("\n")[0]
+    return sum(_name(column) in _KNOWN for column in first.split(between))
+
+
+def _name(column: str) -> str:
+    return column.strip().strip('"').lower().replace(" ", "_")
+
+
+def _cell(where: str, line: Mapping[str, str], between: str) -> Cell:
+    given = {name: text.strip() for name, text in line.items() if name in _KNOWN and text.strip()}
+    values: dict[str, Any] = {
+        what: ", ".join(given[name] for name in names if name in given) for what, names in _TELLING.items()
+    }
+    for name in (*WHOLE, *NUMBERS, "step_ms"):
+        if name in given:
+            values[name] = _number(where, name, given[name], between)
+    if "step_ms" in values:
+        values.setdefault("step_s", values["step_ms"] / 1000)
+    missing: Sequence[str] = [
+        what
+        for what, names in (("gpus", ("gpus",)), ("a time (step_s or examples_per_s)", _TIMES))
+        if not set(names) & set(values)
+    ]
+    if missing:
+        raise ConfigError(f"{where} lacks {listed(list(missing))}: fill it in, or leave the line out")
+    return cell_of(values, where)
+
+
+def _number(where: str, name: str, text: str, between: str) -> float | int:
+    """A number; a whole one may end in .0, as some programs write it."""
+    plain = text.replace(",", ".") if between == ";" and text.count(",") == 1 and "." not in text else text
+    try:
+        value = float(plain)
+        if name not in WHOLE:
+            return value
+        if value == int(value):
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    kind = "a whole number" if name in WHOLE else "a number with a point"
+    raise ConfigError(f"{where}: {name} is {text!r}, but must be {kind}")

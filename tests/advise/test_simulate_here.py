@@ -1,0 +1,47 @@
+"""Steps of two ranks on this machine, simulated from what was measured of them without exchange."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.simulate_here import WORKLOADS, Compared, Timed
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.quiet
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    path = tmp_path_factory.mktemp("here") / "figures.json"
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.simulate_here", "--quick", "--json", str(path)],
+        cwd=ROOT, capture_output=True, timeout=280, check=True,
+    )  # fmt: skip
+    figures = json.loads(path.read_text())
+    for row in figures["rows"]:
+        row.pop("held")
+    rows = {row["what"]: Compared(**row) for row in figures["rows"]}
+    return Timed(**figures["link"]), rows
+
+
+def test_measured_steps_lie_between_best_and_worst(found):
+    link, rows = found
+    assert set(rows) == set(WORKLOADS)
+    assert {what: row.is_held(link) for what, row in rows.items()} == dict.fromkeys(WORKLOADS, True)
+
+
+def test_one_mostly_exchanges_and_the_other_does_not(found):
+    """Without exchange the simulation would be wrong: the negative control."""
+    link, rows = found
+    shares = {what: row.simulated_s(link)[1] / row.silent_s - 1 for what, row in rows.items()}
+    assert shares["exchanging"] > 2 * shares["computing"]
+    slow = Timed(
+        latency_s=link.latency_s,
+        quickest_bytes_per_s=link.quickest_bytes_per_s / 100,
+        usual_bytes_per_s=link.usual_bytes_per_s / 100,
+    )
+    assert not rows["exchanging"].is_held(slow)
