@@ -44,12 +44,10 @@ def gap() -> None:
     parts, at, y = [], 0.0, 24
     rows = [("ideal step", ideal_ms, IDEAL), *((name, ms, LOST) for name, ms in bars)]
     for name, ms, colour in rows:
-        sign = "+" if colour == LOST else ""
+        told = f"{ms:.1f}" if colour == IDEAL else f"{ms:+.1f}"
         parts.append(f'<text x="168" y="{y + 14}" class="e">{name}</text>')
         parts.append(bar(y, at, at + ms, colour, unit))
-        parts.append(
-            f'<text x="{188 + (at + ms) * unit:.1f}" y="{y + 14}" class="f">{sign}{ms:.1f} ms</text>'
-        )
+        parts.append(f'<text x="{188 + (at + ms) * unit:.1f}" y="{y + 14}" class="f">{told} ms</text>')
         at += ms
         y += 28
     parts.append(f'<text x="168" y="{y + 14}" class="e b">measured step</text>')
