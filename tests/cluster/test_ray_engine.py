@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,7 @@ def test_the_address_is_rays_own_variable_or_a_new_cluster(tmp_path):
     assert "is Ray's" in done.stderr
 
 
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'samestep[ray]'")
 def test_an_address_where_nobody_is_is_refused_before_anything_is_handed_over(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
