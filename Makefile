@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: setup demo test check bench bench-cost bench-advise bench-simulate docs lock clean
+.PHONY: setup demo test coverage check bench bench-cost bench-advise bench-simulate docs lock clean
 
 setup: $(READY)
 
@@ -22,8 +22,12 @@ demo: setup
 	$(BIN)/samestep demo
 
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile -m 'not quiet' --cov --cov-report=
-	$(BIN)/pytest -m quiet --cov --cov-append --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not quiet'
+	$(BIN)/pytest -m quiet
+
+# apart from the tests: what it counts with slows every line, and some of them measure time
+coverage: setup
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not quiet' --cov --cov-report=term:skip-covered
 
 check: setup
 	$(BIN)/ruff check .
