@@ -10,12 +10,14 @@ BENCH_READY := $(BENCH)/.ready
 
 setup: $(READY)
 
-# torch first and by its exact version: another package's wider request could bring in another build
+# torch first and by its exact version: another package's wider request could bring in another build;
+# escnn without what it asks for: the example that uses it needs nothing of that
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Samestep needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps "$$(grep '^escnn==' constraints.txt)"
 	touch $@
 
 demo: setup

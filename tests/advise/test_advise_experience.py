@@ -91,3 +91,15 @@ def test_the_next_cell_is_between_nodes_if_the_question_is() -> None:
 def test_there_is_no_next_cell_where_everything_is_out_of_reach() -> None:
     cells, target = Places.of([1, 2]), Places.of([4096], [1])
     assert next_cell(EXPERIENCE, cells, np.ones(2), Places.of([4096]), target) is None
+
+
+def test_the_next_cell_has_an_example_for_every_gpu() -> None:
+    cells, step_s = Places.of([1, 2], batch_per_gpu=[12, 6]), np.array([1.0, 0.6])
+    worlds, target = [4, 8, 16], Places.of([16], [2], 12 / 16)
+    places = Places.of(worlds, [1, 1, 2], [12 / n for n in worlds])
+    found = next_cell(EXPERIENCE, cells, step_s, places, target)
+    assert found is not None and found.gpus < 16
+    # the control: a batch that is large enough
+    target, places = (Places(each.gpus, each.nodes, 4 * each.batch_per_gpu) for each in (target, places))
+    found = next_cell(EXPERIENCE, cells, step_s, places, target)
+    assert found is not None and found.gpus == 16

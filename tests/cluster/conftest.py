@@ -19,13 +19,23 @@ def load_lab():
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """Slurm's daemons, for as long as one file of tests runs; its commands find it by the environment."""
+    yield from _opened(tmp_path_factory.mktemp("lab"), has_accounting=False)
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+    """The same with accounting."""
+    yield from _opened(tmp_path_factory.mktemp("books"), has_accounting=True)
+
+
+def _opened(folder, *, has_accounting):
     module = load_lab()
-    reason = module.why_not()
+    reason = module.why_not(has_accounting=has_accounting)
     if reason is not None:
         if os.environ.get("SAMESTEP_TEST_SLURM") == "required":
             pytest.fail(f"SAMESTEP_TEST_SLURM is required, but {reason}")
         pytest.skip(f"no Slurm: {reason}")
-    with module.Lab(tmp_path_factory.mktemp("lab")) as lab, pytest.MonkeyPatch.context() as patch:
+    with module.Lab(folder, has_accounting=has_accounting) as lab, pytest.MonkeyPatch.context() as patch:
         for name, value in lab.env.items():
             patch.setenv(name, value)
         yield lab

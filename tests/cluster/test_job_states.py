@@ -1,9 +1,11 @@
 """States of jobs, as schedulers tell them, in one way for all; and what to ask for next time."""
 
+import sys
 import time
 
 import pytest
 
+from samestep.cluster import runner
 from samestep.cluster.condor_log import sights_in
 from samestep.cluster.jobs import Progress, Sight, ending_of
 from samestep.cluster.request import Needs, bytes_of, seconds_of
@@ -179,3 +181,22 @@ def test_half_an_event_and_old_times_do_no_harm():
     assert sights_in(text, time.time())["14.0"].state == "running"
     old = "000 (3.001.000) 11/16 10:00:00 Job submitted from host: <x>\n...\n"
     assert sights_in(old, time.time())["3.1"].state == "pending"
+
+
+def test_runners_take_turns_in_the_order_in_which_they_were_started(tmp_path):
+    """One that comes to its line later, as the first does here, keeps its place."""
+    program = (
+        "import sys, time; from pathlib import Path; from samestep.cluster import runner\n"
+        "folder, name, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])\n"
+        "time.sleep(seconds); runner.await_turn(folder)\n"
+        "with Path(folder.parent, 'order').open('a') as file: file.write(name)\n"
+    )
+    for name, seconds in (("a", 1.0), ("b", 0.0), ("c", 0.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        runner.start([sys.executable, "-c", program, str(folder), name, str(seconds)], folder, [0])
+    deadline = time.monotonic() + 60
+    while len(said := (tmp_path / "order").read_text() if (tmp_path / "order").exists() else "") < 3:
+        assert time.monotonic() < deadline, said
+        time.sleep(0.1)
+    assert said == "abc"

@@ -46,7 +46,7 @@ def compared(tiny, size=2, has_noise=False):
     reference, candidate = tiny.trace(1), tiny.trace(size)
     noise = []
     if has_noise:
-        batches = replayed_batches(candidate, reference, is_reversed=True)
+        batches = replayed_batches(candidate, reference, order=1)
         noise = [(reference, tiny.trace(1, Experiment(batches=batches)))]
     return compare(reference, candidate, noise)
 

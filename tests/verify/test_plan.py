@@ -287,6 +287,31 @@ class TestVerdicts:
         assert verification.comparisons[2].num_steps == 6
         assert (verification.verdict, verification.remarks) == ("equal", [])
 
+    @staticmethod
+    def kinked(out, orders):
+        """On 2 ranks the gradient of step 3 is off by a hundredth; on one rank in runs of these names."""
+
+        def off(gradient):
+            told = gradient.summary
+            return replace(gradient, summary=replace(told, sample=tuple(1.01 * x for x in told.sample)))
+
+        here = change(Gradient, off, step=3, size=2)
+        return verify(Named(out=out, part=orders, edit=here, edit_there=change(Gradient, off, step=3)), [2])
+
+    def test_a_difference_without_a_cause_is_looked_for_in_more_orders(self, tmp_path):
+        verification = self.kinked(tmp_path, "turned-2-3")
+        assert [run.name for run in verification.runs][-3:] == [f"1-rank-turned-2-{n}" for n in (2, 3, 4)]
+        assert (verification.verdict, causes(verification)) == ("equal", [])
+
+    def test_what_none_of_them_shows_stays_a_difference(self, tmp_path):
+        verification = self.kinked(tmp_path, "of no run")
+        assert verification.runs[-1].name == "1-rank-turned-2-4"
+        assert (verification.verdict, causes(verification)) == ("different", ["unexplained-difference"])
+
+    def test_a_difference_with_a_cause_is_not_looked_for_in_more_orders(self, tmp_path):
+        verification = verify(Tiny(out=tmp_path, reduction="sum"), [2])
+        assert not any("turned-2-" in run.name for run in verification.runs)
+
     def test_long_runs_are_judged_by_their_first_steps(self, tmp_path):
         verification = verify(Tiny(out=tmp_path, num_examples=80, num_passes=3), [2])
         assert verification.comparisons[2].num_steps == FULL

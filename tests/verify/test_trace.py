@@ -274,9 +274,13 @@ class TestReplayedBatches:
         tiny = Tiny(out=tmp_path)
         reference, candidate = tiny.trace(1), tiny.trace(2)
         given = replayed_batches(candidate, reference)
-        turned = replayed_batches(candidate, reference, is_reversed=True)
+        turned = replayed_batches(candidate, reference, order=1)
         assert turned == {key: tuple(many[::-1] for many in batches) for key, batches in given.items()}
         assert turned != given
+        orders = [
+            replayed_batches(candidate, reference, order=order)[pass_key(0, 1)][0] for order in range(5)
+        ]
+        assert len(set(orders)) == 5 and len({tuple(sorted(order)) for order in orders}) == 1
 
     @pytest.mark.parametrize("size", [2, 4])
     def test_a_step_is_cut_into_as_many_as_one_rank_takes(self, tmp_path, size):

@@ -60,8 +60,10 @@ def candidates_for(places: Places, target: Places, gpus_per_node: int) -> Sequen
 
 
 def _is_open(places: Places, candidates: Places, index: int) -> bool:
-    """Within reach or, once there are two world sizes, the first world of two nodes."""
+    """Within reach or, once there are two world sizes, the first world of two nodes; with work for all."""
     gpus, nodes = candidates.gpus[index], candidates.nodes[index]
+    if candidates.batch_per_gpu[index] < min(1.0, places.batch_per_gpu.min()):
+        return False
     is_first_of_two = nodes == 2 and places.nodes.max() == 1 and len(set(places.gpus)) > 1
     return bool(gpus <= _REACH * places.gpus.max() or is_first_of_two)
 

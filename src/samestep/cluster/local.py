@@ -54,14 +54,14 @@ def main() -> None:
             sys.exit(1)
 
     signal.signal(signal.SIGTERM, stop)
-    with runner.turn(folder):
-        for item in range(len(request.items)):
-            if is_stopping:
-                return
-            attempt = [request.python, "-P", "-m", "samestep.cluster.attempt", str(folder), str(item)]
-            with (folder / f"local-{item}.out").open("ab") as out:
-                child = subprocess.Popen(attempt, stdin=subprocess.DEVNULL, stdout=out, stderr=out)  # noqa: S603
-                child.wait()
+    runner.await_turn(folder)
+    for item in range(len(request.items)):
+        if is_stopping:
+            return
+        attempt = [request.python, "-P", "-m", "samestep.cluster.attempt", str(folder), str(item)]
+        with (folder / f"local-{item}.out").open("ab") as out:
+            child = subprocess.Popen(attempt, stdin=subprocess.DEVNULL, stdout=out, stderr=out)  # noqa: S603
+            child.wait()
 
 
 if __name__ == "__main__":

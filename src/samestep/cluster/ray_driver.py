@@ -5,7 +5,6 @@ the ranks again that were lost; they go on from their checkpoint. SIGTERM has th
 before it began, or when that takes too long, ends it.
 """
 
-import contextlib
 import os
 import secrets
 import signal
@@ -55,11 +54,12 @@ class Driver:
         handed_over = time.monotonic()
         is_local = self.plan["address"] == LOCAL
         try:
-            with runner.turn(self.folder) if is_local else contextlib.nullcontext():
-                held_s = time.monotonic() - handed_over if is_local else 0.0
-                told = {"held_s": held_s, "reason": self._connect()}
-                threading.Thread(target=self._watch_queue, args=(told,), daemon=True).start()
-                self._fit()
+            if is_local:
+                runner.await_turn(self.folder)
+            held_s = time.monotonic() - handed_over if is_local else 0.0
+            told = {"held_s": held_s, "reason": self._connect()}
+            threading.Thread(target=self._watch_queue, args=(told,), daemon=True).start()
+            self._fit()
         except Exception as error:
             reason = str(error) if isinstance(error, SamestepError) else _reason(error)
             sys.excepthook(*sys.exc_info())  # to runner.log

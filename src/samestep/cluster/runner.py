@@ -5,18 +5,21 @@ Only the machine that it was started on can tell whether it is there; elsewhere 
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from samestep.cluster.jobs import Sight
 from samestep.cluster.ledger import rows_of
 from samestep.cluster.own_words import attempts_path, note, sight_of
+
+LOOK_S = 0.2
+LISTED_S = 10.0
+"""How long a runner waits to be written down, should the one who started it have been killed before."""
 
 
 def start(words: Sequence[str], folder: Path, items: Sequence[int]) -> list[str]:
@@ -27,7 +30,10 @@ def start(words: Sequence[str], folder: Path, items: Sequence[int]) -> list[str]
         runner = subprocess.Popen(  # noqa: S603
             list(words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    return [f"{runner.pid}.{_began(runner.pid)}.{item}" for item in items]
+    name = f"{runner.pid}.{_began(runner.pid)}"
+    with _line(folder).open("a", encoding="utf-8") as line:
+        line.write(f"{os.uname().nodename} {name}\n")
+    return [f"{name}.{item}" for item in items]
 
 
 def look(jobs: Mapping[str, Path]) -> dict[str, Sight]:
@@ -52,12 +58,30 @@ def cancel(jobs: Mapping[str, Path]) -> None:
                 os.kill(int(pid), signal.SIGTERM)
 
 
-@contextlib.contextmanager
-def turn(folder: Path) -> Iterator[None]:
-    """Wait until no other runner of the same folder of jobs is at work."""
-    with (folder.parent / ".turn").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def await_turn(folder: Path) -> None:
+    """Return in a runner when those that were started before it for the same folder of jobs are gone."""
+    me = f"{os.getpid()}.{_began(os.getpid())}"
+    patience = time.monotonic() + LISTED_S
+    while True:
+        ahead = _ahead_of(me, _line(folder))
+        if ahead == [] or (ahead is None and time.monotonic() > patience):
+            return
+        time.sleep(LOOK_S)
+
+
+def _line(folder: Path) -> Path:
+    """Where runners stand in line, in the order in which they were started."""
+    return folder.parent / ".runners"
+
+
+def _ahead_of(me: str, line: Path) -> list[str] | None:
+    """The runners at work or waiting that come before one; None while that one is not written down."""
+    entries = [entry.rpartition(" ") for entry in line.read_text().splitlines()] if line.exists() else []
+    names = [name for node, _, name in entries if node == os.uname().nodename]
+    if me not in names:
+        return None
+    before = (name.split(".") for name in names[: names.index(me)])
+    return [pid for pid, began in before if _began(int(pid)) == began]
 
 
 def _is_from_here(folder: Path, item: int) -> bool:

@@ -18,6 +18,8 @@ class Pair:
     run: Run
     """That of the counterpart."""
     comparison: Comparison
+    turned: tuple[Trace, ...] = ()
+    """The replay with its batches in other orders: what rounding alone does."""
 
 
 @dataclass(kw_only=True)

@@ -20,6 +20,7 @@ from samestep.verify.trace import Trace
 
 Verdict = Literal["same", "equal", "different", "inconclusive"]
 _SEED = 20_240_229
+_MORE_ORDERS = (2, 3, 4)
 _ORDER: tuple[Verdict, ...] = ("same", "equal", "inconclusive", "different")
 
 
@@ -166,9 +167,13 @@ class _Verifying:
             evidence.starved = self._starved(size, evidence.pair, reference, is_first=False)
             if evidence.starved is not None:
                 evidence.starved_first = self._starved(size, evidence.pair, reference, is_first=True)
-                if evidence.pair is not None:
-                    evidence.pair.comparison.forget(lambda d: is_of_evaluation(evidence, d) is False)
+                _forget_other_metrics(evidence)
         findings = judged(evidence)
+        if evidence.pair is not None and [found.cause for found in findings] == ["unexplained-difference"]:
+            evidence.pair = self._in_more_orders(size, evidence.pair, reference, repeat)
+            evidence.found = []
+            _forget_other_metrics(evidence)
+            findings = judged(evidence)
         known = {finding.cause for finding in self.verification.findings}
         self.verification.findings += [finding for finding in findings if finding.cause not in known]
         comparison = evidence.pair.comparison if evidence.pair is not None else None
@@ -243,22 +248,65 @@ class _Verifying:
                 replay = None
         if replay is None:
             return None
-        noise = [(reference, repeat)] if neutral == self._base else []
-        turned = replayed_batches(counterpart, reference, is_reversed=True)
-        if turned and not frozen:
-            given = dataclasses.replace(neutral, batches=turned, lengths=lengths)
-            why = ", ".join(["the same batches in another order", *_told(neutral)])
-            _, permuted = self._run(f"1-rank-turned-{size}{tag}", 1, given, why)
-            if permuted is not None and permuted.num_full and _has_same_batches(replay, permuted):
-                noise.append((replay, permuted))
-        is_measured = len(noise) > (neutral == self._base)
+        turned = (
+            () if frozen else self._turned(f"1-rank-turned-{size}", replay, counterpart, reference, neutral)
+        )
+        comparison = self._compared(replay, counterpart, neutral, reference, repeat, turned)
+        return Pair(replay=replay, counterpart=counterpart, run=run, comparison=comparison, turned=turned)
+
+    def _turned(
+        self,
+        name: str,
+        replay: Trace,
+        counterpart: Trace,
+        reference: Trace,
+        neutral: Experiment,
+        *,
+        order: int = 1,
+    ) -> tuple[Trace, ...]:
+        """The replay with its batches in another order, if it can be had."""
+        batches = replayed_batches(counterpart, reference, order=order)
+        if not batches:
+            return ()
+        given = dataclasses.replace(neutral, batches=batches, lengths=_lengths(counterpart))
+        why = ", ".join(["the same batches in another order", *_told(neutral)])
+        _, turned = self._run(name, 1, given, why)
+        is_alike = turned is not None and turned.num_full and _has_same_batches(replay, turned)
+        return (turned,) if turned is not None and is_alike else ()
+
+    def _in_more_orders(self, size: int, pair: Pair, reference: Trace, repeat: Trace) -> Pair:
+        """The pair, compared by more draws of what rounding does.
+
+        An activation at a kink, or an optimizer that divides by a gradient near zero, makes much of rounding
+        in few places, and one other order may have missed the place.
+        """
+        neutral = pair.run.experiment
+        turned = pair.turned
+        for order in _MORE_ORDERS:
+            name = f"1-rank-turned-{size}-{order}"
+            turned += self._turned(name, pair.replay, pair.counterpart, reference, neutral, order=order)
+        comparison = self._compared(pair.replay, pair.counterpart, neutral, reference, repeat, turned)
+        return dataclasses.replace(pair, comparison=comparison, turned=turned)
+
+    def _compared(
+        self,
+        replay: Trace,
+        counterpart: Trace,
+        neutral: Experiment,
+        reference: Trace,
+        repeat: Trace,
+        turned: Sequence[Trace],
+    ) -> Comparison:
+        noise = [(replay, other) for other in turned]
+        if neutral == self._base:
+            noise.insert(0, (reference, repeat))
         is_given = replay is not reference
-        comparison = compare(replay, counterpart, noise, is_measured=is_measured, is_given=is_given)
+        comparison = compare(replay, counterpart, noise, is_measured=bool(turned), is_given=is_given)
         if comparison.blind_from is not None:
             strict = compare(replay, counterpart, is_given=is_given)
             if not strict.is_different:  # equal to rounding, however far another order leads
                 comparison = strict
-        return Pair(replay=replay, counterpart=counterpart, run=run, comparison=comparison)
+        return comparison
 
     def _starved(self, size: int, pair: Pair | None, reference: Trace, *, is_first: bool) -> Trace | None:
         """If a printed number is off: does it change when the first rank, or the others, evaluate others?"""
@@ -295,6 +343,12 @@ class _Verifying:
     def _remark(self, text: str) -> None:
         if text not in self.verification.remarks:
             self.verification.remarks.append(text)
+
+
+def _forget_other_metrics(evidence: Evidence) -> None:
+    """Take away what is printed and off, and does not depend on the examples that are evaluated."""
+    if evidence.pair is not None and evidence.starved is not None:
+        evidence.pair.comparison.forget(lambda d: is_of_evaluation(evidence, d) is False)
 
 
 def _went_as_far(candidate: Trace, reference: Trace) -> bool:

@@ -2,7 +2,8 @@
 
 `python lab.py start FOLDER` prints the environment that Slurm's commands need; `python lab.py stop FOLDER`
 ends all that was started. Tests use `Lab`. It wants root and Debian's slurmctld, slurmd, slurm-client and
-munge; `why_not` says what is missing. Partitions: `main`, and `high`, whose jobs preempt those of `main`.
+munge; `why_not` says what is missing. With `has_accounting` it also keeps books, for `sacct`, and wants
+slurmdbd and mariadb-server. Partitions: `main`, and `high`, whose jobs preempt those of `main`.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged")
+OF_ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")
 NODES = ("n1", "n2")
 
 CONF = """\
@@ -60,10 +62,31 @@ PartitionName=main Nodes=n1,n2 Default=YES PriorityTier=10 GraceTime=20
 PartitionName=high Nodes=n1,n2 PriorityTier=100 PreemptMode=OFF
 """
 
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePort={books}
+AccountingStorageTRES=gres/gpu
+"""
+BOOKS = """\
+AuthType=auth/munge
+DbdHost=localhost
+DbdPort={books}
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database}
+StorageUser=slurm
+StoragePass=slurm
+"""
 
-def why_not() -> str | None:
+
+def why_not(*, has_accounting: bool = False) -> str | None:
     """What keeps a lab from being started here, or None."""
-    missing = [tool for tool in TOOLS if shutil.which(tool, path=_path()) is None]
+    tools = (*TOOLS, *(OF_ACCOUNTING if has_accounting else ()))
+    missing = [tool for tool in tools if shutil.which(tool, path=_path()) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     if os.geteuid() != 0:
@@ -74,8 +97,10 @@ def why_not() -> str | None:
 class Lab:
     """Slurm's daemons, below one folder; use it in a `with`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_accounting: bool = False) -> None:
         self.folder = folder.resolve()
+        self._has_accounting = has_accounting
+        self._database: subprocess.Popen[bytes] | None = None
         self.env = {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _path()}
 
     def __enter__(self) -> "Lab":
@@ -91,14 +116,17 @@ class Lab:
 
     def start(self) -> None:
         """Start munge where it does not run, the controller and the nodes; return when both are idle."""
-        reason = why_not()
+        reason = why_not(has_accounting=self._has_accounting)
         if reason is not None:
             raise RuntimeError(reason)
-        self._write()
+        ports = dict(zip(("controller", "first", "second", "books", "database"), _free_ports(5), strict=True))
+        self._write(ports)
         self._munge()
-        self._daemon("slurmctld")
+        if self._has_accounting:
+            self._keep_books(ports)
+        self._daemon("slurmctld", "-f", self.env["SLURM_CONF"])
         for node in NODES:
-            self._daemon("slurmd", "-N", node)
+            self._daemon("slurmd", "-f", self.env["SLURM_CONF"], "-N", node)
         deadline = time.monotonic() + 30
         while self.run("sinfo", "-h", "-o", "%t", "-p", "main").split() != ["idle"]:
             if time.monotonic() > deadline:
@@ -113,6 +141,7 @@ class Lab:
         pids = []
         for path in [
             self.folder / "slurmctld.pid",
+            self.folder / "slurmdbd.pid",
             *self.folder.glob("slurmd-*.pid"),
             self.folder / "munged.pid",
         ]:
@@ -125,6 +154,9 @@ class Lab:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self._database is not None:
+            self._database.terminate()
+            self._database.wait(30)
 
     def run(self, *command: str, check: bool = False) -> str:
         """What a command of Slurm's prints."""
@@ -133,16 +165,15 @@ class Lab:
         )
         return done.stdout
 
-    def _write(self) -> None:
+    def _write(self, ports: dict[str, int]) -> None:
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         for number in range(4):
             device = self.folder / f"gpu{number}"
             if not device.exists():
                 os.mknod(device, 0o20666, os.makedev(1, 3))
-        ports = _free_ports(3)
-        text = CONF.format(folder=self.folder, controller=ports[0], first=ports[1], second=ports[2])
-        (self.folder / "slurm.conf").write_text(text)
+        text = CONF + ACCOUNTING if self._has_accounting else CONF
+        (self.folder / "slurm.conf").write_text(text.format(folder=self.folder, **ports))
         gres = [f"NodeName=n{n} Name=gpu File={self.folder}/gpu[{2 * n - 2}-{2 * n - 1}]\n" for n in (1, 2)]
         (self.folder / "gres.conf").write_text("".join(gres))
 
@@ -164,11 +195,37 @@ class Lab:
         pid = (own / "munged.pid").read_text()
         (self.folder / "munged.pid").write_text(pid)
 
+    def _keep_books(self, ports: dict[str, int]) -> None:
+        """Start a database of our own, on loopback, and the daemon that writes accounts into it."""
+        data = self.folder / "database"
+        data.mkdir(exist_ok=True)
+        (data / "begin.sql").write_text(
+            "CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
+            "GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';\n"
+        )
+        install, serve = (shutil.which(name, path=_path()) or name for name in OF_ACCOUNTING[:0:-1])
+        own = ["--no-defaults", "--user=root", f"--datadir={data}"]
+        with (self.folder / "daemons.log").open("ab") as log:
+            subprocess.run([install, *own], stdout=log, stderr=log, check=True, timeout=60)
+            self._database = subprocess.Popen(
+                [serve, *own, "--bind-address=127.0.0.1", f"--port={ports['database']}",
+                 "--skip-name-resolve", f"--socket={data}/socket", f"--pid-file={data}/pid",
+                 f"--init-file={data}/begin.sql"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self._wait_until(lambda: _is_open(ports["database"]), 30)
+        books = self.folder / "slurmdbd.conf"
+        books.write_text(BOOKS.format(folder=self.folder, **ports))
+        books.chmod(0o600)
+        self._daemon("slurmdbd")
+        self._wait_until(lambda: _is_open(ports["books"]), 30)
+        self.run("sacctmgr", "--immediate", "add", "cluster", "lab", check=True)
+
     def _daemon(self, name: str, *options: str) -> None:
         program = shutil.which(name, path=_path()) or name
         with (self.folder / "daemons.log").open("ab") as log:
             subprocess.run(
-                [program, "-f", self.env["SLURM_CONF"], *options],
+                [program, *options],
                 env={**os.environ, **self.env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 check=True, timeout=30,
             )  # fmt: skip
@@ -192,6 +249,11 @@ def _free_ports(count: int) -> list[int]:
     for probe in probes:
         probe.close()
     return ports
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def main() -> None:

@@ -1,0 +1,33 @@
+"""The same with DistributedDataParallel, as people first write it: torchrun naive_ddp.py FOLDER [EPOCHS]"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from cifar import Net, accuracy, cifar10
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+folder, epochs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 4
+is_on_gpu = torch.cuda.is_available()
+dist.init_process_group("nccl" if is_on_gpu else "gloo")
+device = f"cuda:{os.environ['LOCAL_RANK']}" if is_on_gpu else "cpu"
+torch.manual_seed(dist.get_rank())
+train, test = (cifar10(folder, train=part) for part in (True, False))
+model = DistributedDataParallel(Net().to(device))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+loader = DataLoader(train, batch_size=32, shuffle=True)
+
+for epoch in range(epochs):
+    began = time.perf_counter()
+    for images, classes in loader:
+        optimizer.zero_grad()
+        cross_entropy(model(images.to(device)), classes.to(device)).backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        score = accuracy(model.module, test, device)
+        print(f"epoch {epoch}: {time.perf_counter() - began:.1f} s, accuracy {score:.3f}")
+dist.destroy_process_group()
