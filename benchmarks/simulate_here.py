@@ -1,10 +1,11 @@
 """`python -m benchmarks.simulate_here [--quick] [--json FILE]`: simulated steps of two ranks on this machine.
 
 Two trainings, one that mostly computes and one that mostly exchanges, are swept by `samestep scale` on 1 and
-2 ranks, and the link between two ranks is timed by itself, with all-reduces of two sizes. What goes into the
-simulation is the step of 2 ranks that exchange nothing (a variant of the sweep, so with what they take from
-each other's cores and memory) and the link; what comes out is the step with its exchange, from all of it
-hidden to none. The measured step is to lie in between, give or take what it is not known better than.
+2 ranks, and the link between two ranks is timed by itself, with sums of two sizes by the way that gradients
+take. What goes into the simulation is the step of 2 ranks that exchange nothing (a variant of the sweep, so
+with what they take from each other's cores and memory) and the link; what comes out is the step with its
+exchange, from all of it hidden to none. The measured step is to lie in between, give or take what it is not
+known better than.
 """
 
 import argparse
@@ -20,10 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from benchmarks.processes import call_on_ranks
@@ -37,13 +37,15 @@ from samestep.losses import supervised
 from samestep.scale.estimates import Estimates
 from samestep.scale.folder import SweepFolder
 from samestep.scale.variants import Kind, Variant
+from samestep.world import World, join
 
 _ROOT = Path(__file__).parent.parent
 _BATCH_SIZE = 64
 _EPOCHS = 10_000
 _COMPARED: tuple[Kind, Kind] = ("full", "silent")
 _SMALL_BYTES, _LARGE_BYTES = 4 * 2**10, 8 * 2**20
-_NUM_TIMED = 40
+_NUM_TIMED = 200
+_WORK_S = 0.01
 
 
 def _task(model: Any, shape: tuple[int, ...]) -> Task:
@@ -64,19 +66,26 @@ WORKLOADS = ("computing", "exchanging")
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A link between two ranks: seconds of all-reduces of two sizes, the quickest and the usual."""
+    """A link between two ranks, by sums of two sizes. A ring of two: S / rate + 2 latencies."""
 
     latency_s: float
-    quickest_bytes_per_s: float
-    usual_bytes_per_s: float
+    bytes_per_s: float
 
     def cluster(self) -> Cluster:
-        """Two ranks that are joined by it; what it usually reaches counts as measured."""
-        achieved = min(self.usual_bytes_per_s / self.quickest_bytes_per_s, 0.999)
-        link = Link(
-            bytes_per_s=self.quickest_bytes_per_s, latency_s=min(self.latency_s, 0.1), achieved=achieved
-        )
+        """Two ranks that are joined by it; what it reaches is measured."""
+        link = Link(bytes_per_s=self.bytes_per_s, latency_s=min(self.latency_s, 0.1), achieved=0.999)
         return Cluster(name="two ranks here", gpus_per_node=2, inside=link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """The link when ranks have nothing else to do, at its quickest, and as they find it who come from work.
+
+    Then they wait for each other, and for the threads that carry messages, on no more cores than ranks.
+    """
+
+    idle: Timed
+    busy: Timed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +103,14 @@ class Compared:
     ratio_low: float
     ratio_high: float
 
-    def simulated_s(self, link: Timed) -> tuple[float, float]:
+    def simulated_s(self, links: Links) -> tuple[float, float]:
         """At best and at worst."""
-        step, cluster = Step(compute_s=self.silent_s, gradient_bytes=self.gradient_bytes), link.cluster()
-        return simulate(step, cluster, 2).step_s, simulate(*at_worst(step, cluster), 2).step_s
+        step = Step(compute_s=self.silent_s, gradient_bytes=self.gradient_bytes)
+        best = simulate(step, links.idle.cluster(), 2)
+        return best.step_s, simulate(*at_worst(step, links.busy.cluster()), 2).step_s
 
-    def is_held(self, link: Timed) -> bool:
-        low_s, high_s = self.simulated_s(link)
+    def is_held(self, links: Links) -> bool:
+        low_s, high_s = self.simulated_s(links)
         return low_s <= self.ratio_high * self.silent_s and self.ratio_low * self.silent_s <= high_s
 
 
@@ -120,32 +130,38 @@ def compared(what: str, folder: Path) -> Compared:
     )
 
 
-def timed_link() -> Timed:
-    """The link between two ranks, with nothing else to do. A ring of two: S / rate + 2 latencies."""
-    small_s, large_s = call_on_ranks(2, _reduced_s)[0]
-    latency_s = float(np.median(small_s)) / 2
-    rates = [_LARGE_BYTES / max(float(each) - 2 * latency_s, 1e-9) for each in large_s]
-    return Timed(
-        latency_s=latency_s,
-        quickest_bytes_per_s=max(rates),
-        usual_bytes_per_s=float(np.median(rates)),
+def timed_links() -> Links:
+    """The link between two ranks here."""
+    small_s, large_s, small_busy_s, large_busy_s = call_on_ranks(2, _summed_s)[0]
+    idle_s, busy_s = float(np.min(small_s)), float(np.mean(small_busy_s))
+    return Links(
+        idle=Timed(
+            latency_s=idle_s / 2, bytes_per_s=_LARGE_BYTES / max(float(np.min(large_s)) - idle_s, 1e-9)
+        ),
+        # a wait for the other rank may be in either sum, so it is taken off neither
+        busy=Timed(latency_s=busy_s / 2, bytes_per_s=_LARGE_BYTES / float(np.mean(large_busy_s))),
     )
 
 
-def _reduced_s() -> tuple[list[float], list[float]]:
+def _summed_s() -> list[list[float]]:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    found = tuple(_times(num_bytes) for num_bytes in (_SMALL_BYTES, _LARGE_BYTES))
-    dist.destroy_process_group()
-    return found[0], found[1]
+    world = World(*join())
+    tensors = [torch.zeros(num_bytes // 4) for num_bytes in (_SMALL_BYTES, _LARGE_BYTES)]
+    found = [_times(world, tensor, is_busy=is_busy) for is_busy in (False, True) for tensor in tensors]
+    world.close()
+    return found
 
 
-def _times(num_bytes: int) -> list[float]:
-    tensor, found = torch.zeros(num_bytes // 4), []
+def _times(world: World, tensor: Tensor, *, is_busy: bool) -> list[float]:
+    """Of sums; both ranks begin at once, or after the same work."""
+    found, factor = [], torch.ones(256, 256)
     for _ in range(_NUM_TIMED):
-        dist.barrier()
+        world.any(False)
         began = time.perf_counter()
-        dist.all_reduce(tensor)
+        while is_busy and time.perf_counter() - began < _WORK_S:
+            factor @ factor
+        began = time.perf_counter()
+        world.sum_(tensor, of_gradients=True).wait()
         found.append(time.perf_counter() - began)
     return found[_NUM_TIMED // 4 :]
 
@@ -170,24 +186,27 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorter sweeps, with wider intervals")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     arguments = parser.parse_args()
-    link = timed_link()
+    links = timed_links()
     table = Table("training", "gradients", "no exchange", "simulated", "measured", "in between")
     rows = [swept(what, quick=arguments.quick) for what in WORKLOADS]
     for row in rows:
-        low_s, high_s = row.simulated_s(link)
+        low_s, high_s = row.simulated_s(links)
         table.add_row(
             row.what, f"{row.gradient_bytes / 1e6:.1f} MB", f"{row.silent_s * 1e3:.1f} ms",
             f"{low_s * 1e3:.1f}–{high_s * 1e3:.1f} ms",
             f"{row.measured_s * 1e3:.1f} ms (×{row.ratio_low:.2f}–{row.ratio_high:.2f} of no exchange)",
-            "yes" if row.is_held(link) else "NO",
+            "yes" if row.is_held(links) else "NO",
         )  # fmt: skip
     console = Console(width=150)
-    console.print(
-        f"two ranks here: {link.usual_bytes_per_s / 1e9:.2f} GB/s, {link.latency_s * 1e6:.0f} µs a message"
-    )
+    for what, link in (("idle", links.idle), ("from work", links.busy)):
+        rate, latency = f"{link.bytes_per_s / 1e9:.2f} GB/s", f"{link.latency_s * 1e6:.0f} µs"
+        console.print(f"two ranks here, {what}: {rate}, {latency} a message")
     console.print(table)
     if arguments.json is not None:
-        figures = {"link": asdict(link), "rows": [asdict(row) | {"held": row.is_held(link)} for row in rows]}
+        figures = {
+            "links": asdict(links),
+            "rows": [asdict(row) | {"held": row.is_held(links)} for row in rows],
+        }
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2]))
-from benchmarks.simulate_here import WORKLOADS, Compared, Timed
+from benchmarks.simulate_here import WORKLOADS, Compared, Links, Timed
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.quiet
@@ -25,23 +25,19 @@ def found(tmp_path_factory):
     for row in figures["rows"]:
         row.pop("held")
     rows = {row["what"]: Compared(**row) for row in figures["rows"]}
-    return Timed(**figures["link"]), rows
+    return Links(**{name: Timed(**told) for name, told in figures["links"].items()}), rows
 
 
 def test_measured_steps_lie_between_best_and_worst(found):
-    link, rows = found
+    links, rows = found
     assert set(rows) == set(WORKLOADS)
-    assert {what: row.is_held(link) for what, row in rows.items()} == dict.fromkeys(WORKLOADS, True)
+    assert {what: row.is_held(links) for what, row in rows.items()} == dict.fromkeys(WORKLOADS, True)
 
 
 def test_one_mostly_exchanges_and_the_other_does_not(found):
     """Without exchange the simulation would be wrong: the negative control."""
-    link, rows = found
-    shares = {what: row.simulated_s(link)[1] / row.silent_s - 1 for what, row in rows.items()}
+    links, rows = found
+    shares = {what: row.simulated_s(links)[0] / row.silent_s - 1 for what, row in rows.items()}
     assert shares["exchanging"] > 2 * shares["computing"]
-    slow = Timed(
-        latency_s=link.latency_s,
-        quickest_bytes_per_s=link.quickest_bytes_per_s / 100,
-        usual_bytes_per_s=link.usual_bytes_per_s / 100,
-    )
-    assert not rows["exchanging"].is_held(slow)
+    slow = Timed(latency_s=links.idle.latency_s, bytes_per_s=links.idle.bytes_per_s / 100)
+    assert not rows["exchanging"].is_held(Links(idle=slow, busy=slow))

@@ -52,7 +52,7 @@ def copied(name, to):
     return Path(shutil.copytree(EXAMPLES / name, Path(to) / name))
 
 
-def said(command, folder, **environment):
+def said(command, folder, *, limit_s=240, **environment):
     """The exit code of a command that is started in a folder, and all that it says."""
     program, *words = shlex.split(command, comments=True)
     if program == "samestep":
@@ -66,7 +66,7 @@ def said(command, folder, **environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=limit_s,
         check=False,
     )
     return done.returncode, done.stdout

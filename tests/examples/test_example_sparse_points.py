@@ -1,6 +1,5 @@
 """The example of the point clouds: its network is right, and its page is true."""
 
-import json
 import os
 import re
 import sys
@@ -73,15 +72,16 @@ def test_the_published_figures_lead_to_three_gpus(tmp_path):
 
 
 @pytest.mark.quiet
+@pytest.mark.timeout(900)
 def test_contention_is_named_and_cured_by_fewer_threads(tmp_path):
     folder, cores = copied(NAME, tmp_path), len(os.sched_getaffinity(0))
-    shares = []
+    found = []
     for shown, threads in zip(shown_in(NAME, "samestep scale"), (cores, cores // 2), strict=True):
         command = re.sub(r"--threads \d+", f"--threads {threads}", shown.command)
-        _, text = said(f"{command} --json", folder)
-        found = json.loads(text.splitlines()[-1])["findings"]
-        costs = [each["evidence"]["share"] for each in found if each["cause"] == "cpu-contention"]
-        shares.append(max(costs, default=0.0))
-    beyond, within = shares
-    # other work on the machine is no trouble of the program's, but it takes time as one does
-    assert beyond > 0 and within < beyond / 2
+        code, text = said(command, folder, limit_s=600)
+        assert code in (0, 1), text
+        found.append(re.findall(r"^\d+\. ([\w-]+)$", text, re.MULTILINE))
+        if cores == 2:
+            shown.assert_said(text)
+    beyond, within = found
+    assert beyond[0] == "cpu-contention" and "cpu-contention" not in within

@@ -145,6 +145,16 @@ class TestCpuContention:
     def test_many_threads_that_do_no_harm(self):
         assert Job(threads=4, num_cores=8).causes() == []
 
+    def test_threads_beyond_the_cores_that_leave_time_for_one_round_only(self):
+        slow = {"sharing_s": 0.2, "late_s": {1: 0.1}, "exchange_s": 0.1}
+        finding = told(Job(**slow, threads=4, num_cores=8), "cpu-contention", rounds=1)
+        assert "16 threads (4 ranks of 4) on 8 cores, and a step takes" in finding.message
+        assert finding.fix.startswith("give each rank 2 threads") and 0 < finding.evidence["share"] < 1
+        # cores enough, or a device of its own: what takes the time is not known
+        assert "cpu-contention" not in Job(**slow).causes(rounds=1)
+        on_gpus = {"devices": ("cuda:0",)}
+        assert "cpu-contention" not in Job(**slow, threads=4, facts=on_gpus).causes(rounds=1)
+
 
 class TestStragglers:
     def test_a_rank_that_is_always_late(self):

@@ -3,28 +3,29 @@
 from collections.abc import Iterator
 
 from samestep.findings import Finding
-from samestep.scale.evidence import Evidence, cost_of, on_gpus, others
+from samestep.scale.evidence import MATTERS, Evidence, cost_of, on_gpus, others
 from samestep.scale.gap import SHARING
+from samestep.scale.runs import Facts
+from samestep.scale.variants import Cell
 
 
 def cpu_contention(evidence: Evidence) -> Iterator[Finding]:
-    """A rank that is faster alone than beside others, with nothing to exchange and nothing to fetch."""
+    """A rank that is faster alone than beside others, with nothing to exchange and nothing to fetch.
+
+    Threads that wait for a core slow down every part of a step, so much that one round takes all the time
+    there is, and no bar can be told from noise: if ranks that compute on the host have more threads than it
+    has cores, and take longer than one rank, that is told too.
+    """
     found = evidence.costly(SHARING)
     if not found:
+        yield from _beyond_the_cores(evidence)
         return
     worst = found[0]
     cell = worst.gap.cell
     facts, cores = evidence.facts(cell, "cached"), evidence.num_cores(cell)
     threads = sum(facts.num_threads) if facts is not None else 0
-    each = max(facts.num_threads, default=0) if facts is not None else 0
-    if cores is not None and threads > cores:
-        why = f"They run {threads} threads ({cell.gpus} ranks of {each}) on {cores} cores."
-        fair = cores // cell.gpus
-        fix = (
-            f"give each rank {fair} thread{'s' * (fair > 1)} (--threads, OMP_NUM_THREADS)"
-            if fair
-            else f"use at most {cores} ranks on this host"
-        )
+    if facts is not None and cores is not None and threads > cores:
+        why, fix = f"They run {_count(cell, facts, cores)}.", _fewer(cell, cores)
     else:
         told = f" ({threads} threads on {cores} cores)" if cores is not None and threads else ""
         why = f"They do not lack cores{told}; memory bandwidth, caches, a bus or a device may be short."
@@ -41,3 +42,40 @@ def cpu_contention(evidence: Evidence) -> Iterator[Finding]:
         },
         fix=fix,
     )  # fmt: skip
+
+
+def _beyond_the_cores(evidence: Evidence) -> Iterator[Finding]:
+    for gap in sorted(evidence.result.gaps, key=lambda gap: -gap.measured_s):
+        cell, result = gap.cell, evidence.result.cell(gap.cell)
+        facts, cores = evidence.facts(cell), evidence.num_cores(cell)
+        if result is None or result.speedup is None or facts is None or cores is None:
+            continue
+        is_slower = result.speedup_high is not None and result.speedup_high < 1 - MATTERS
+        is_told = any(not part.is_noise for part in gap.parts)
+        if not facts.is_on_host or sum(facts.num_threads) <= cores or not is_slower or is_told:
+            continue
+        lost = 1 - result.speedup
+        yield Finding(
+            cause="cpu-contention",
+            message=f"{on_gpus(cell)} ranks run {_count(cell, facts, cores)}, and a step takes "
+            f"{1 / result.speedup:.3g} times as long as on one. Threads that wait for a core take time in "
+            "every part of a step, which is why no part can be told from noise.",
+            evidence={
+                "gpus": cell.gpus, "batch_size": cell.batch_size, "seconds": lost * gap.measured_s,
+                "share": lost, "num_threads": sum(facts.num_threads), "num_cores": cores,
+            },
+            fix=_fewer(cell, cores),
+        )  # fmt: skip
+        return
+
+
+def _count(cell: Cell, facts: Facts, cores: int) -> str:
+    each = max(facts.num_threads)
+    return f"{sum(facts.num_threads)} threads ({cell.gpus} ranks of {each}) on {cores} cores"
+
+
+def _fewer(cell: Cell, cores: int) -> str:
+    fair = cores // cell.gpus
+    if not fair:
+        return f"use at most {cores} ranks on this host"
+    return f"give each rank {fair} thread{'s' * (fair > 1)} (--threads, OMP_NUM_THREADS)"
