@@ -62,6 +62,18 @@ def test_alone_it_tells_what_the_machine_has_and_how_fast_ranks_exchange(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "doctor.json"]
 
 
+def test_below_torchrun_the_first_process_answers_for_all():
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}",
+         "-m", "samestep", "doctor", "--json"],
+        capture_output=True, text=True, timeout=170, env={**os.environ, **ENV},
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert len(answer["nodes"]) == 2 and "under torchrun" in done.stderr, done.stderr
+    assert {row["name"] for row in answer["exchanges"]} >= {"sum", "slices"}
+    assert (done.returncode == 0) == (not answer["findings"]), answer["findings"]
+
+
 def test_two_processes_with_folders_of_their_own_and_a_wrong_interface(tmp_path):
     (tmp_path / "run-0").mkdir()
     codes, said = ends(start(2, "--json", "--out", str(tmp_path / "run-0"), GLOO_SOCKET_IFNAME="none0"))

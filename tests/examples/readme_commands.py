@@ -31,8 +31,11 @@ class Shown(NamedTuple):
     lines: list[str]
 
     def assert_said(self, text):
-        pattern = ".*".join(".*".join(map(re.escape, line.split("…"))) for line in self.lines)
-        assert re.search(pattern, text, re.DOTALL), f"{self.command}\nsaid\n{text}"
+        end = 0
+        for piece in (piece for line in self.lines for piece in line.split("…")):
+            begin = text.find(piece, end)
+            assert begin >= 0, f"{self.command}\ndid not say {piece!r} there, but\n{text}"
+            end = begin + len(piece)
 
 
 def shown_in(name, start=""):

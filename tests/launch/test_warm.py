@@ -135,6 +135,16 @@ def test_a_program_finds_what_it_finds_when_started(tmp_path, monkeypatch, warm,
     assert started[3].splitlines()[-1] == "gone True"
 
 
+def test_its_lines_are_told_from_its_own_folder(tmp_path, monkeypatch, warm):
+    """The process that it is forked from has been in others before."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        (tmp_path / name / "line.py").write_text("from samestep.probe.callers import where\nprint(where())\n")
+        started, forked = both(tmp_path / name, warm, "line.py")
+        assert started[3] == forked[3] == "line.py:2\n"
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from samestep.launch.keeper import end_with
+from samestep.probe.callers import begin_in
 from samestep.probe.program import OURS
 from samestep.probe.run import main
 
@@ -46,6 +47,7 @@ def become(request: Request) -> None:
     os.environ.update(request.env)
     os.environ["PYTHONHASHSEED"] = own_seed
     os.chdir(request.folder)
+    begin_in(request.folder)
     if not sys.flags.safe_path:
         sys.path.insert(0, request.folder)
     importlib.invalidate_caches()

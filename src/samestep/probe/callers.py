@@ -25,6 +25,13 @@ _HERE = _folder_of_the_program()
 """Where the program was started; it may go elsewhere later."""
 
 
+def begin_in(folder: str) -> None:
+    """Take a folder for the one that the program was started in, if that is not where this was loaded."""
+    global _HERE
+    _HERE = folder
+    _shown.cache_clear()
+
+
 def where() -> str:
     """The innermost line of the program that is being run, "file:line"; empty if no line of it is."""
     return _found(sys._getframe(1))[0]

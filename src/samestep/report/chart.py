@@ -1,6 +1,7 @@
 """A line over steps as the parts of a small drawing: pure arithmetic, without HTML or colours."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -69,9 +70,12 @@ def path_of(points: Sequence[Point], across: Callable[[float], str], down: Calla
     return "".join(f"M{line}" if "L" in line else f"M{line}h0.1" for line in lines)
 
 
+_SMALLEST = 1e3 * sys.float_info.min  # of still smaller numbers a part may be 0
+
+
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers from at or below `low` to at or above `high`, about `count` + 1 of them."""
-    span = (high - low) or abs(low) or 1.0
+    span = max((high - low) or abs(low) or 1.0, _SMALLEST)
     power = 10.0 ** math.floor(math.log10(span / count))
     size = next(part * power for part in (1, 2, 5, 10) if part * power * count >= span * (1 - 1e-9))
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
