@@ -155,31 +155,6 @@ def test_a_cancelled_job_saves_first(cluster, tmp_path):
     assert any(row["event"] == "checkpoint" for row in rows(folder / "1-rank" / "events.jsonl"))
 
 
-def test_a_verification_and_a_sweep_are_jobs_of_one_worker(cluster, tmp_path):
-    common = ("submit", DIGITS, "--on", "ray", "--address", cluster, "--cpu", "--gpus", "1,2")
-    for kind, words in (("verify", ()), ("scale", ("--set", "epochs=50"))):
-        folder = tmp_path / kind
-        samestep(*common, "--run", kind, *words, "--out", folder, cwd=tmp_path)
-        job = until(folder, lambda jobs, kind=kind: jobs[kind]["state"] in OVER, 600)[kind]
-        # a sweep ends with 1 if more ranks are not faster, which they need not be
-        assert (job["state"], job["exit_code"] in (0, 1)) == ("finished", True), told(folder)
-    verdict = json.loads((tmp_path / "verify" / "verify" / "verdict.json").read_text())
-    assert verdict["verdict"] in ("same", "equal")
-    assert (tmp_path / "scale" / "scale" / "scale.json").exists()
-
-
-def test_a_worker_that_may_not_be_started_again_is_told_with_the_setting(cluster, tmp_path):
-    folder = tmp_path / "jobs"
-    samestep("submit", DIGITS, "--on", "ray", "--address", cluster, "--cpu", "--set", "epochs=100000",
-             "--option", "max_failures=0", "--out", folder, cwd=tmp_path)  # fmt: skip
-    run = folder / "1-rank"
-    wait_for(lambda: (run / "progress.json").exists(), folder)
-    (begun,) = [row for row in rows(run / "agent" / "roll-0.jsonl") if row["entry"] == "Started"]
-    os.kill(worker_above(begun["pid"]), signal.SIGKILL)
-    job = until(folder, lambda jobs: jobs["1-rank"]["state"] in OVER, 600)["1-rank"]
-    assert job["state"] == "failed" and "max_failures" in job["reason"], (job, told(folder))
-
-
 def test_what_the_cluster_will_never_have_is_said_while_it_waits(cluster, tmp_path):
     folder = tmp_path / "jobs"
     samestep("submit", DIGITS, "--on", "ray", "--address", cluster, "--cpu", "--option", "resource:disk=1",
