@@ -47,6 +47,24 @@ def _sums_are_those_of_all_ranks_in_order(world: Session) -> None:
     assert torch.equal(column, _in_order(columns))
 
 
+def _gathered_through_it(world: Session) -> None:
+    assert world._window is not None
+    for shape in ((), (0,), (3, 4), (window._HALF_BYTES // 4 + 3,)):
+        for dtype in (torch.float64, torch.bool):
+            parts = [
+                _tensor(rank, torch.Size(shape).numel(), dtype).view(shape) for rank in range(world.size)
+            ]
+            own = parts[world.rank].clone()
+            before = world._window._round
+            found = world.gather(own)
+            assert all(map(torch.equal, found, parts)) and found[world.rank] is not own
+            assert (world._window._round > before) == bool(own.numel())
+
+
+def test_worlds_of_one_machine_gather_through_it() -> None:
+    worlds.run(3, _gathered_through_it)
+
+
 def _slices_are_summed_by_their_owners_and_gathered(world: Session) -> None:
     shared = _window(world)
     for length in (3, 1000, window._HALF_BYTES // 4 + 3):

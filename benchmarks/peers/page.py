@@ -24,7 +24,9 @@ $ make bench
 ```
 
 A part by itself: `.venv-bench/bin/python -m benchmarks peers --only right`. There is no GPU on this machine,
-and no GPU figure is claimed: ranks are CPU processes that exchange by gloo, with one thread each.
+and no GPU figure is claimed: ranks are CPU processes with one thread each. The libraries exchange by gloo;
+Samestep's ranks of one machine do so through shared memory, and keep the memory that they free. Neither is of
+use on GPUs.
 
 ![Which library is right about what, and how fast it is](benchmarks.svg)
 """
@@ -56,10 +58,21 @@ def _summary(results: dict[str, Any]) -> str:
     text = (
         f"Of {sum(map(bool, standings))} rows, Samestep is first in {standings.count('first')}, level with "
         f"the best of the others in {standings.count('level')} and behind in {standings.count('behind')}. "
-        "Level: the 95 % intervals overlap, or another is right as well.\n"
+        f"Level: the 95 % intervals overlap, or another is right as well.{_right_in_all(rows)}\n"
     )
     behind = [f"- {table.title}: {row.what}" for table, row in rows if row.standing() == "behind"]
     return "\n".join([text, "Behind:\n", *behind, ""]) if behind else text
+
+
+def _right_in_all(rows: list[tuple[Table, Row]]) -> str:
+    """How many of the questions with yes or no each library has right, as a sentence."""
+    asked = [row for _, row in rows if row.better == "right"]
+    names = list(dict.fromkeys(name for row in asked for name in row.cells))
+    counts = {
+        name: sum(bool(row.cells[name].is_right) for row in asked if name in row.cells) for name in names
+    }
+    told = ", ".join(f"{TITLES.get(name, name)} {counts[name]}" for name in names)
+    return f" Right in how many of {len(asked)}: {told}." if asked else ""
 
 
 def _conditions(part: dict[str, Any]) -> str:

@@ -4,10 +4,11 @@ With `world.py` this is the only module that may ask what kind of device it runs
 works on a `torch.device` that it was handed.
 """
 
+import ctypes
 import os
 import platform
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import torch
 
 from samestep.errors import LaunchError
+
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def num_accelerators() -> int:
@@ -35,6 +39,20 @@ def device_of(local_rank: int, local_size: int) -> torch.device:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep memory that tensors on the host free, up to a gigabyte, for those to come.
+
+    The same tensors come and go in every step. glibc hands their memory back to the system and asks for it
+    again, page by page, which can take a tenth of a step. Whoever set its limits by hand is left alone.
+    """
+    if any(name in os.environ for name in _MALLOC_VARIABLES):
+        return
+    with suppress(OSError, AttributeError):  # another C library has no such call, or a setting of its own
+        set_limit = ctypes.CDLL(None).mallopt
+        set_limit(_M_MMAP_THRESHOLD, 32 << 20)  # as far as glibc goes
+        set_limit(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def backend_of(device: torch.device) -> str:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from samestep import phase
-from samestep.device import backend_of, device_of, is_on_host
+from samestep.device import backend_of, device_of, is_on_host, keep_freed_memory
 from samestep.errors import LaunchError, SamestepError
 from samestep.findings import Finding
 from samestep.launcher import seat_in, whole
@@ -27,9 +27,6 @@ from samestep.pending import Pending as Pending
 from samestep.window import Slices, Window, add_in_order, meet
 
 DEFAULT_SHARDS = 8
-
-_WINDOW_BYTES = 1 << 20
-"""Sums of fewer bytes go over the network, whose waiting ranks are woken sooner on a busy machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +77,7 @@ class World:
         self.on_share: Callable[[Share], None] | None = None
         self.findings: list[Finding] = []
         self.on_finding: Callable[[Finding], None] | None = None
+        self._window: Window | None = None
         # gradients leave in the middle of backward, at moments that differ by rank; layers that work across
         # ranks exchange there too. Each kind keeps its own order, so each has its own group.
         with phase.waiting():
@@ -87,7 +85,6 @@ class World:
             timeout = timedelta(seconds=place.timeout_s)
             is_joined = place.size > 1 and dist.is_initialized()
             self._gradients = dist.new_group(timeout=timeout) if is_joined else None
-            self._window: Window | None = None
             if self._gradients is not None and device.type == "cpu" and place.local_size == place.size:
                 self._window = meet(place.rank, self.gather_texts, patience_s=place.timeout_s)
 
@@ -121,8 +118,7 @@ class World:
         """
         if self.size == 1:
             return DONE
-        window = self._window_for(tensor)
-        if window is not None and tensor.nbytes >= _WINDOW_BYTES:
+        if (window := self._window_for(tensor)) is not None:
             return Watched(Later(partial(window.all_reduce, _real(tensor))))
         group = self._gradients if of_gradients else None
         work = dist.all_reduce(_real(tensor), group=group, async_op=True)
@@ -203,7 +199,11 @@ class World:
         tensor = tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         with phase.waiting():
-            dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(tensor))
+            if (window := self._window_for(tensor)) is not None:
+                parts[self.rank].copy_(tensor)
+                window.all_gather([[_as_bytes(part)] for part in parts])
+            else:
+                dist.all_gather([_as_bytes(part) for part in parts], _as_bytes(tensor))
         return parts
 
     def gather_rows(self, tensor: Tensor) -> list[Tensor]:
@@ -332,6 +332,8 @@ def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
     """Meet the other ranks of the world that the environment describes, if there are others."""
     place = replace(place_in(os.environ), timeout_s=timeout_s)
     device = device_of(place.local_rank, place.local_size)
+    if device.type == "cpu":
+        keep_freed_memory()
     if place.size > 1 and not dist.is_initialized():
         seat = seat_in(os.environ)
         assert seat is not None

@@ -1,11 +1,8 @@
 """The machine as seen by one who starts a run; real processes, and a driver that is pretended."""
 
-import contextlib
 import itertools
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,26 +16,9 @@ from samestep.launch.cores import Cores
 from samestep.launch.family import cpu_s
 from samestep.launch.gpus import gpus_of
 from samestep.launch.hostwatch import HostWatch
-from samestep.launch.work import FIND_S, Work
 
 SPIN = "import time\nuntil = time.process_time() + {}\nwhile time.process_time() < until: pass\n"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-@pytest.fixture
-def started():
-    """Starts Python on a text, as a process that is ended with the test."""
-    found = []
-
-    def start(text):
-        found.append(subprocess.Popen([sys.executable, "-c", text], start_new_session=True))
-        return found[-1]
-
-    yield start
-    for process in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def rank_of(process, rank=0, env=None):
@@ -136,27 +116,6 @@ def test_a_system_without_proc(tmp_path, monkeypatch, started):
     assert facts.other_cores is None and facts.num_cores == os.cpu_count()
     found = rows(tmp_path / "host.jsonl")
     assert found and all(row["busy_cores"] is row["own_cores"] is None for row in found)
-
-
-def test_work_counts_all_below_and_those_that_ended(started):
-    burn = SPIN.format(0.3)
-    process = started(
-        f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {burn!r}])\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {burn + 'time.sleep(60)'!r}])\n"
-        "time.sleep(60)"
-    )
-    work, clock = Work(process.pid), 0.0
-    assert work.seconds(clock) is not None
-    deadline, seen = time.monotonic() + 20, [0.0]
-    while seen[-1] < 0.6 and time.monotonic() < deadline:
-        clock += FIND_S / 3
-        seen.append(work.seconds(clock))
-        time.sleep(0.02)
-    assert seen == sorted(seen) and seen[-1] == pytest.approx(cpu_s(process.pid), abs=0.1)
-    process.kill()
-    process.wait()
-    assert work.seconds(clock + FIND_S) is None
-    work.close()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from shares import generated, take
 from torch import Tensor, nn
 
 import worlds
-from samestep.nn import synchronise
+from samestep.nn import batch_norm, synchronise
 from samestep.nn.tracing import keep_out_of_graphs
 from samestep.world import World
 
@@ -286,3 +286,22 @@ def test_a_rank_with_examples_but_without_values() -> None:
     plain(generated(5, 3, seed=1))
     for running_mean in worlds.run(2, points):
         np.testing.assert_allclose(running_mean, plain.running_mean, rtol=1e-12)
+
+
+PLANES = [(32, 16, 32, 32), (1, 3, 5, 7), (8, 4, 4096), (2, 3, 1, 1), (2, 2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1000.0])
+@pytest.mark.parametrize("shape", PLANES)
+def test_moments_of_planes_are_as_exact_as_the_kernels(shape, offset):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + offset
+    zeros = torch.zeros(shape[1])
+    ours = batch_norm._moments_of_planes(x.flatten(2), x.numel() // shape[1])
+    kernels = torch.batch_norm_update_stats(x, zeros, zeros.clone(), 0.0)
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    var, mean = torch.var_mean(x.double(), dims, correction=0)
+    # one rounding of float32, relative to the values that are added up
+    sizes = (mean.square() + var).sqrt(), var
+    for found, by_kernel, exact, size in zip(ours, kernels, (mean, var), sizes, strict=True):
+        rounding = torch.finfo(torch.float32).eps * size
+        assert ((found - exact).abs() <= (by_kernel - exact).abs() + rounding).all()

@@ -19,7 +19,7 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--examples", type=int, default=2048)
-    parser.add_argument("--size", type=int, default=24, help="pixels of an image's side")
+    parser.add_argument("--size", type=int, default=40, help="pixels of an image's side")
     parser.add_argument("--slow-example-s", type=float, default=0.0)
     parser.add_argument("--extra-parameters", type=int, default=0)
     parser.add_argument("--fixed-s", type=float, default=0.0, help="what each step costs, whatever its batch")

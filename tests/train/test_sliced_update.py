@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-import samestep.world
 import tasks
 import worlds
 from samestep.errors import ConfigError
@@ -66,8 +65,6 @@ def take_steps(
         # some parameters count as large then, the one in channels-last layout among them, and some as small
         with (
             patch.object(slices, "_LARGE_BYTES", 700),
-            # of any size: the network would add three ranks in another order
-            patch.object(samestep.world, "_WINDOW_BYTES", 0),
             world.step(optimizer, update=update, **options) as step,
         ):
             # a parameter that only some ranks use, and in the first step none does

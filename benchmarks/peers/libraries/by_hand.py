@@ -16,17 +16,16 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler, Subset
 from benchmarks.peers.job import Batch, Job
 from benchmarks.peers.libraries.base import (
     DDP_SETTINGS,
-    Library,
-    evaluated,
-    gathered,
+    Gathering,
+    loader_in_order,
+    sampled_loader,
     synchronised,
-    torchmetrics_mean,
 )
 
 _FILE = "by_hand.pt"
 
 
-class ByHand(Library):
+class ByHand(Gathering):
     """torchrun and DDP; one rank is a plain loop."""
 
     settings = (
@@ -84,36 +83,16 @@ class ByHand(Library):
         shuffle = job.sampler is None
         if job.sampler is not None:
             data = Subset(data, list(job.sampler))
-        per_rank = job.batch_size // self.size
-        sampler = _Part(DistributedSampler(data, self.size, self.rank, shuffle=shuffle), skip * per_rank)
-        loader = DataLoader(
-            data,
-            batch_size=per_rank,
-            sampler=sampler,
-            collate_fn=job.collate,
-            num_workers=job.workers,
-            persistent_workers=job.workers > 0,
-        )
-        return sampler, loader
+        skipped = skip * (job.batch_size // self.size)
+        sampler = _Part(DistributedSampler(data, self.size, self.rank, shuffle=shuffle), skipped)
+        return sampler, sampled_loader(job, self.size, sampler, data)
 
-    def _in_order(self, job: Job) -> DataLoader[Any]:
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            job.dataset, self.size, self.rank, shuffle=False
-        )
-        return DataLoader(job.dataset, batch_size=job.batch_size // self.size, sampler=sampler)
+    def in_order(self, job: Job) -> DataLoader[Any]:
+        return loader_in_order(job, self.size, self.rank)
 
     def predict(self, job: Job) -> list[float]:
-        model, _ = job.made()
-        rows = [
-            row
-            for values in evaluated(job, model, self._in_order(job))
-            for row in torch.stack(gathered(values), 1).flatten().tolist()
-        ]
+        rows = [row for parts in self.outputs(job) for row in torch.stack(parts, 1).flatten().tolist()]
         return rows[: job.num_examples]
-
-    def average(self, job: Job) -> float:
-        model, _ = job.made()
-        return torchmetrics_mean(evaluated(job, model, self._in_order(job)))
 
 
 def _accumulate(job: Job, model: nn.Module, batch: Batch, turns: int) -> None:

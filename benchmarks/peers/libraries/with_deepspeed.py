@@ -4,23 +4,21 @@ import os
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks.peers.job import Job
 from benchmarks.peers.libraries.base import (
-    Library,
-    evaluated,
-    gathered,
+    Gathering,
+    loader_in_order,
+    sampled_loader,
     synchronised,
-    torchmetrics_mean,
     without_first,
 )
 
 
-class WithDeepSpeed(Library):
+class WithDeepSpeed(Gathering):
     """`deepspeed.initialize` around the model, and torch's DistributedSampler."""
 
     settings = (
@@ -79,30 +77,7 @@ class WithDeepSpeed(Library):
             )
             return loader, None
         sampler: DistributedSampler[Any] = DistributedSampler(job.dataset, self.size, self.rank)
-        loader = DataLoader(
-            job.dataset,
-            batch_size=job.batch_size // self.size,
-            sampler=sampler,
-            collate_fn=job.collate,
-            num_workers=job.workers,
-            persistent_workers=job.workers > 0,
-        )
-        return loader, sampler
+        return sampled_loader(job, self.size, sampler), sampler
 
-    def _in_order(self, job: Job) -> DataLoader[Any]:
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            job.dataset, self.size, self.rank, shuffle=False
-        )
-        return DataLoader(job.dataset, batch_size=job.batch_size // self.size, sampler=sampler)
-
-    def predict(self, job: Job) -> list[float]:
-        model, _ = job.made()
-        return [
-            row
-            for values in evaluated(job, model, self._in_order(job))
-            for row in torch.cat(gathered(values)).tolist()
-        ]
-
-    def average(self, job: Job) -> float:
-        model, _ = job.made()
-        return torchmetrics_mean(evaluated(job, model, self._in_order(job)))
+    def in_order(self, job: Job) -> DataLoader[Any]:
+        return loader_in_order(job, self.size, self.rank)

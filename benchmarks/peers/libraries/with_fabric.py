@@ -8,20 +8,12 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from benchmarks.peers.job import Job
-from benchmarks.peers.libraries.base import (
-    DDP_SETTINGS,
-    Library,
-    evaluated,
-    plain_loader,
-    synchronised,
-    torchmetrics_mean,
-    without_first,
-)
+from benchmarks.peers.libraries.base import DDP_SETTINGS, Gathering, plain_loader, synchronised, without_first
 
 _FILE = "fabric.ckpt"
 
 
-class WithFabric(Library):
+class WithFabric(Gathering):
     """`Fabric.setup` and `setup_dataloaders`, which puts in a DistributedSampler."""
 
     settings = (
@@ -60,17 +52,12 @@ class WithFabric(Library):
                     self._fabric.save(f"{job.folder}/{_FILE}", state)
                     return
 
-    def _in_order(self, job: Job) -> Any:
+    def in_order(self, job: Job) -> Any:
         return self._fabric.setup_dataloaders(plain_loader(job, self.size, train=False))
 
     def predict(self, job: Job) -> list[float]:
-        model, _ = job.made()
         rows: list[float] = []
-        for values in evaluated(job, model, self._in_order(job)):
+        for values in self.own_outputs(job):
             parts: Any = self._fabric.all_gather(values)
             rows += torch.as_tensor(parts).flatten().tolist()
         return rows
-
-    def average(self, job: Job) -> float:
-        model, _ = job.made()
-        return torchmetrics_mean(evaluated(job, model, self._in_order(job)))

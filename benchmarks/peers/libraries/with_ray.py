@@ -8,21 +8,12 @@ from typing import Any
 import torch
 
 from benchmarks.peers.job import Job
-from benchmarks.peers.libraries.base import (
-    DDP_SETTINGS,
-    Library,
-    evaluated,
-    gathered,
-    plain_loader,
-    synchronised,
-    torchmetrics_mean,
-    without_first,
-)
+from benchmarks.peers.libraries.base import DDP_SETTINGS, Gathering, plain_loader, synchronised, without_first
 
 _FILE = "ray.pt"
 
 
-class WithRay(Library):
+class WithRay(Gathering):
     """On a worker, inside of `train_loop_per_worker`."""
 
     settings = (
@@ -64,20 +55,8 @@ class WithRay(Library):
                         torch.save({**state, "step": num_steps}, f"{job.folder}/{_FILE}")
                     return
 
-    def _in_order(self, job: Job) -> Any:
+    def in_order(self, job: Job) -> Any:
         return self._ray.prepare_data_loader(plain_loader(job, self.size, train=False))
-
-    def predict(self, job: Job) -> list[float]:
-        model, _ = job.made()
-        return [
-            row
-            for values in evaluated(job, model, self._in_order(job))
-            for row in torch.cat(gathered(values)).tolist()
-        ]
-
-    def average(self, job: Job) -> float:
-        model, _ = job.made()
-        return torchmetrics_mean(evaluated(job, model, self._in_order(job)))
 
     def close(self) -> None:
         """Ray ends the process group of its workers."""

@@ -8,7 +8,10 @@ from benchmarks.peers.libraries.base import Library, evaluated
 class WithSamestep(Library):
     """`samestep.init()` and the five lines that follow it."""
 
-    settings = 'fast mode, update="auto": ranks update a slice each where that pays'
+    settings = (
+        'fast mode, update="auto": ranks update a slice each where that pays; as it comes, so through shared '
+        "memory and with freed memory kept"
+    )
 
     def __init__(self) -> None:
         self._world = samestep.init()

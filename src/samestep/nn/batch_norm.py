@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from samestep.device import is_on_host
 from samestep.nn.adopt import adopt
 from samestep.nn.moments import merge, statistics_dtype
 from samestep.nn.tracing import apply, first_order, untraced
@@ -116,10 +117,19 @@ def _local_moments(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     mean = torch.zeros(x.shape[1], dtype=statistics_dtype(x), device=x.device)
     if count == 0:
         return mean, mean
+    if is_on_host(x) and x.dtype == torch.float32 and x.dim() > 2 and x.is_contiguous():
+        return _moments_of_planes(x.detach().flatten(2), count)
     # the kernel behind batch norm's own training forward; it also wants running statistics, to learn
     # from their dtype that half-precision input has float32 statistics
     mean, var = torch.batch_norm_update_stats(x.detach(), mean, torch.zeros_like(mean), 0.0)
     return mean, var
+
+
+def _moments_of_planes(planes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """In two passes, as exact as the kernel, which takes six times as long for this layout on a CPU."""
+    mean = planes.sum(2).double().sum(0).div_(count).float()
+    deviations = torch.linalg.vector_norm(planes - mean[:, None], dim=2)
+    return mean, deviations.double().square_().sum(0).div_(count).float()
 
 
 def _track(layer: SynchronisedBatchNorm, mean: Tensor, unbiased_var: Tensor) -> None:
