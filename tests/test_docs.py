@@ -1,7 +1,8 @@
-"""The pages of docs/ do what they say: their code runs, their tables and quotations are the program's own.
+"""The pages do what they say: their code runs, their tables and quotations are the program's own.
 
-Blocks of one page share a namespace and a temporary working folder. A comment in front of a block changes
-what happens to it: `<!-- file: NAME -->` writes it to NAME, `<!-- not run: REASON -->` leaves it alone.
+Blocks of one page of docs/ share a namespace and a temporary working folder. A comment in front of a block
+changes what happens to it: `<!-- file: NAME -->` writes it to NAME, `<!-- not run: REASON -->` leaves it
+alone.
 """
 
 import ast
@@ -11,6 +12,7 @@ import difflib
 import importlib.util
 import io
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -21,8 +23,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import typer
 
+import samestep
 import worlds
+from samestep.cli import app
 from samestep.nn.dropout import set_stream
 from samestep.target import load
 from samestep.task import Task
@@ -32,8 +37,11 @@ from samestep.world import current
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "samestep"
-OWN_LOOP = ROOT / "examples" / "own_loop"
+EXAMPLES = ROOT / "examples"
+OWN_LOOP = EXAMPLES / "own_loop"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+README = ROOT / "README.md"
+EVERY_PAGE = [README, *(DOCS / name for name in PAGES), *sorted(EXAMPLES.rglob("README.md"))]
 
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>.*?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -50,7 +58,7 @@ class Block(NamedTuple):
     line: int
 
 
-def blocks_of(page: str) -> list[Block]:
+def blocks_of(page: str | Path) -> list[Block]:
     text = (DOCS / page).read_text()
     found = []
     for match in _BLOCK.finditer(text):
@@ -132,11 +140,134 @@ def run_command(command: str) -> str:
 
 
 def test_links_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", (DOCS / page).read_text()):
-            assert target.startswith("http") or (DOCS / target).exists(), f"{page} links to {target}"
+    for page in EVERY_PAGE:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page} links to {target}"
     linked = re.findall(r"\]\((\w+\.md)\)", (DOCS / "index.md").read_text())
     assert {*linked, "index.md"} == set(PAGES)
+
+
+def unknown_words(command: str) -> list[str]:
+    """The command and the options of a line with `samestep …` in it that there are not."""
+    commands = typer.main.get_command(app).commands
+    words = shlex.split(command, comments=True)
+    name, *rest = words[words.index("samestep") + 1 :]
+    if name not in commands:
+        return [name]
+    known = {text for option in commands[name].params for text in (*option.opts, *option.secondary_opts)}
+    rest = rest[: rest.index("--")] if "--" in rest else rest
+    return [word for word in rest if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in known]
+
+
+def test_commands_that_are_shown_exist():
+    """Those too that are not run here."""
+    shown = [
+        line.removeprefix("$ ")
+        for page in EVERY_PAGE
+        for block in blocks_of(page)
+        if block.language == "console"
+        for line in block.text.splitlines()
+        if re.match(r"\$ (?!python\b).*\bsamestep (?!-)", line)
+    ]
+    assert len(shown) > 80
+    assert [(line, words) for line in shown if (words := unknown_words(line))] == []
+    for wrong, word in [("train --gpu 2", "--gpu"), ("trial task.py", "trial")]:  # the control
+        assert unknown_words(f"samestep {wrong} -- python train.py --lr 1") == [word]
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name below samestep leads to a module or to something in one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+def test_names_in_python_exist(folder):
+    text = "\n".join(page.read_text() for page in EVERY_PAGE)
+    names = set(re.findall(r"`(samestep(?:\.\w+)+)", text))
+    assert len(names) > 10
+    assert {name for name in names if not is_there(name)} == set()
+    assert not is_there("samestep.nn.synchronize")  # the control
+    world = samestep.init()
+    of_world = set(re.findall(r"\bworld\.(\w+)", text))
+    assert len(of_world) > 8
+    assert {name for name in of_world if not hasattr(world, name)} == set()
+
+
+# the site
+
+
+def built(site: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site), *options]
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=120, check=False)
+
+
+def test_site_is_built_whole_and_has_the_examples(tmp_path):
+    site = tmp_path / "site"
+    done = built(site)
+    assert done.returncode == 0, done.stderr
+    pages = sorted(site.rglob("*.html"))
+    assert {f"examples/{path.parent.name}/index.html" for path in EXAMPLES.glob("*/README.md")} <= {
+        path.relative_to(site).as_posix() for path in pages
+    }
+    for page in pages:
+        if page.name == "404.html":  # it has addresses of a server
+            continue
+        for target in re.findall(r'(?:href|src)="([^"#?:]+)[^":]*"', page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(site)} links to {target}"
+
+
+def test_site_with_a_dead_link_is_refused(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[there](nowhere.md)")
+    settings = tmp_path / "mkdocs.yml"
+    settings.write_text("site_name: x\nstrict: true\n")
+    done = built(tmp_path / "site", "--config-file", str(settings))
+    assert done.returncode != 0
+    assert "nowhere.md" in done.stderr
+
+
+# README.md
+
+
+def test_loop_of_the_readme_runs(folder):
+    (block,) = (block for block in blocks_of(README) if block.language == "python")
+    points = torch.randn(600, 4)
+    model = torch.nn.Linear(4, 1)
+    before = model.weight.detach().clone()
+    names = {
+        "model": model,
+        "dataset": torch.utils.data.TensorDataset(points),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss": lambda model, batch: (model(batch[0]).square().sum(), len(batch[0])),
+    }
+    exec(compile(block.text, str(README), "exec"), names)  # noqa: S102  our own page
+    assert names["world"].stepper(names["optimizer"]).num_steps == 3  # 256, 256 and the rest
+    assert not torch.equal(model.weight, before)
+
+
+def quoted(page: Path) -> dict[str, list[str]]:
+    """The lines below each command of a page."""
+    found: dict[str, list[str]] = {}
+    for block in blocks_of(page):
+        for line in block.text.splitlines() if block.language == "console" else ():
+            if line.startswith("$ "):
+                below = found.setdefault(shlex.join(shlex.split(line, comments=True)), [])
+            else:
+                below.append(line.rstrip("…"))
+    return found
+
+
+def test_readme_quotes_a_page_that_is_run():
+    """The tests of the example run its page; what the README shows of it must stand there, in order."""
+    of_example = quoted(EXAMPLES / "sparse_points" / "README.md")
+    lines = {command: below for command, below in quoted(README).items() if below}
+    assert len(lines) == 4
+    for command, below in lines.items():
+        rest = iter(of_example[command])
+        assert [line for line in below if line not in rest] == [], command
 
 
 # own_loop.md
@@ -270,3 +401,4 @@ def test_troubleshooting_names_every_cause_of_a_finding():
     } | set(CAUSES)
     named = set(re.findall(r"^### `([\w-]+)`$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE))
     assert named == causes
+    assert set(re.findall(r"\(troubleshooting\.md#([\w-]+)\)", (DOCS / "symptoms.md").read_text())) >= causes

@@ -1,6 +1,7 @@
 """Draws docs/pictures: `python docs/theme/pictures.py`.
 
-The projection is computed from the tutorial's table; the gap is one that `samestep scale` measured, gap.json.
+The projection is computed from the tutorial's table; the gap is one that `samestep scale` measured, gap.json;
+shares and shards are cut as a training cuts them.
 """
 
 import json
@@ -10,6 +11,9 @@ import numpy as np
 
 from samestep.advise import laws, project
 from samestep.advise.places import Places
+from samestep.data.order import Shuffled
+from samestep.data.shard import cut
+from samestep.train.tree import nodes_of
 
 FOLDER = Path(__file__).parent.parent / "pictures"
 INK, FAINT, LOST, IDEAL = "#1f1d1a", "#8c877d", "#b23a12", "#b9b4a9"
@@ -17,6 +21,7 @@ STYLE = (
     "<style>text{font:13px system-ui,sans-serif;fill:#1f1d1a}.f{fill:#6d685f}.e{text-anchor:end}"
     ".m{text-anchor:middle}.b{font-weight:600}</style>"
 )
+RANKS = ("#e9c9b8", "#cfd8dc", "#dfe3c4")
 MEASURED = {1: 0.610, 2: 0.325, 4: 0.190}
 """Seconds a step of the tutorial's table."""
 
@@ -29,6 +34,66 @@ def svg(name: str, width: int, height: int, title: str, parts: list[str]) -> Non
         f'<rect width="{width}" height="{height}" rx="6" fill="#fbfaf8"/>\n{body}\n</svg>\n',
         encoding="utf-8",
     )
+
+
+def same_step(batch: int = 10, worlds: tuple[int, ...] = (1, 2, 3)) -> None:
+    """One global batch on several numbers of ranks: the same examples, one sum of losses, one of weights."""
+    order = [int(index) for index in Shuffled(100, seed=0, epoch=0).slice(0, batch)]
+    left, cell, parts, y = 96, 40, [], 48
+    parts.append(
+        f'<text x="{left}" y="26" class="f">the global batch: the examples of one step, by number</text>'
+    )
+    for world_size in worlds:
+        many = "s" if world_size > 1 else ""
+        parts.append(f'<text x="{left - 14}" y="{y + 23}" class="e">{world_size} rank{many}</text>')
+        for rank in range(world_size):
+            start, stop = cut(batch, world_size, rank)
+            for position in range(start, stop):
+                x = left + position * cell + 8 * rank
+                parts.append(
+                    f'<rect x="{x}" y="{y}" width="{cell - 3}" height="34" rx="3" fill="{RANKS[rank]}"/>'
+                    f'<text x="{x + (cell - 3) / 2}" y="{y + 22}" class="m">{order[position]}</text>'
+                )
+        parts.append(f'<text x="{left + batch * cell + 34}" y="{y + 23}">Σ ℓᵢ / Σ wᵢ over all {batch}</text>')
+        y += 52
+    svg("same_step.svg", 720, y + 4, "A global batch on one, two and three ranks", parts)
+
+
+def tree(shards: int = 8, world_size: int = 3) -> None:
+    """Shards, whose they are, and the one order in which they are added up; what ranks send stands out."""
+    left, cell, bottom, level = 60, 78, 236, 58
+    owner = {}
+    sent = set()
+    for rank in range(world_size):
+        start, stop = cut(shards, world_size, rank)
+        owner |= dict.fromkeys(range(start, stop), rank)
+        sent |= {tuple(node) for node in nodes_of(start, stop)}
+
+    def at(start: int, size: int) -> tuple[float, float]:
+        return left + (start + (size - 1) / 2) * cell + 30, bottom - level * (size.bit_length() - 1)
+
+    lines, dots = [], []
+    size = 1
+    while size <= shards:
+        for start in range(0, shards, size):
+            x, y = at(start, size)
+            of = {owner[i] for i in range(start, start + size)}
+            fill = RANKS[of.pop()] if len(of) == 1 else "#fbfaf8"
+            ring = f'stroke="{LOST}" stroke-width="2.5"' if (start, size) in sent else f'stroke="{FAINT}"'
+            sign = f"{start}" if size == 1 else "+"
+            dots.append(f'<circle cx="{x}" cy="{y}" r="15" fill="{fill}" {ring}/>')
+            dots.append(f'<text x="{x}" y="{y + 4.5}" class="m">{sign}</text>')
+            if size > 1:
+                for half in (start, start + size // 2):
+                    hx, hy = at(half, size // 2)
+                    lines.append(f'<line x1="{x}" y1="{y}" x2="{hx}" y2="{hy}" stroke="{FAINT}"/>')
+        size *= 2
+    for rank in range(world_size):
+        start, stop = cut(shards, world_size, rank)
+        middle = (at(start, 1)[0] + at(stop - 1, 1)[0]) / 2
+        dots.append(f'<text x="{middle}" y="{bottom + 42}" class="m f">rank {rank}</text>')
+    title = f"{shards} shards on {world_size} ranks, added up in one tree"
+    svg("tree.svg", 720, bottom + 60, title, [*lines, *dots])
 
 
 def bar(y: int, start: float, end: float, colour: str, unit: float) -> str:
@@ -116,5 +181,7 @@ def line(points: list[str], colour: str, dashes: str) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    same_step()
+    tree()
     gap()
     projection()

@@ -121,6 +121,11 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
+def is_host(device: torch.device) -> bool:
+    """Whether tensors of the host are on `device` already."""
+    return device.type == "cpu"
+
+
 def is_on_host(tensor: torch.Tensor) -> bool:
     """Whether the value of `tensor` can be read without waiting for a device."""
     return tensor.is_cpu

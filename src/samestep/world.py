@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from samestep import phase
-from samestep.device import backend_of, device_of, is_on_host, keep_freed_memory
+from samestep.device import backend_of, device_of, is_host, is_on_host, keep_freed_memory
 from samestep.errors import LaunchError, SamestepError
 from samestep.findings import Finding
 from samestep.launcher import seat_in, whole
@@ -85,7 +85,7 @@ class World:
             timeout = timedelta(seconds=place.timeout_s)
             is_joined = place.size > 1 and dist.is_initialized()
             self._gradients = dist.new_group(timeout=timeout) if is_joined else None
-            if self._gradients is not None and device.type == "cpu" and place.local_size == place.size:
+            if self._gradients is not None and is_host(device) and place.local_size == place.size:
                 self._window = meet(place.rank, self.gather_texts, patience_s=place.timeout_s)
 
     def __repr__(self) -> str:
@@ -332,7 +332,7 @@ def join(timeout_s: float = 1800.0) -> tuple[Place, torch.device]:
     """Meet the other ranks of the world that the environment describes, if there are others."""
     place = replace(place_in(os.environ), timeout_s=timeout_s)
     device = device_of(place.local_rank, place.local_size)
-    if device.type == "cpu":
+    if is_host(device):
         keep_freed_memory()
     if place.size > 1 and not dist.is_initialized():
         seat = seat_in(os.environ)

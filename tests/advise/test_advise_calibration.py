@@ -127,6 +127,16 @@ def test_throughputs_and_nodes_of_a_table(tmp_path: Path) -> None:
     assert usable([weak, strong]) == [weak]
 
 
+def test_turns_of_a_table(tmp_path: Path) -> None:
+    rows = [("1", "10", "8"), ("4", "38", "2"), ("8", "70", "1")]
+    lines = [f"x,m,8x V100,{n},throughput,{value},,strong(accum),s,,{turns}" for n, value, turns in rows]
+    header = "source,model,hardware,n_gpus,metric,value,n_nodes,scaling,series_id,note,accum_steps"
+    (tmp_path / "table.csv").write_text("\n".join([header, *lines]))
+    (found,) = read_tables(tmp_path / "table.csv")
+    assert list(found.places.turns) == [8, 2, 1]
+    assert found.is_strong and found.places.is_at_once_fixed
+
+
 def _benchmark(tmp_path: Path, series: list[Series]) -> dict[str, Any]:
     table = _table(tmp_path / "table.csv", series)
     command = [

@@ -24,6 +24,7 @@ from samestep.errors import ConfigError, RecordError
         ({"gpus": 2, "step_s": 1.0, "batch_per_gpu": 0.0}, "batch_per_gpu of 2 GPUs is 0.0"),
         ({"gpus": 2, "step_s": 1.0, "nodes": 3}, "2 GPUs cannot be on 3 nodes"),
         ({"gpus": 2, "step_s": 1.0, "gpus_per_node": -1}, "gpus_per_node is -1"),
+        ({"gpus": 2, "step_s": 1.0, "accumulate": 0}, "accumulate is 0"),
         ({"gpus": 2}, "needs gpus, and step_s or examples_per_s"),
         ({"step_s": 2.0}, "needs gpus"),
     ],
@@ -48,6 +49,13 @@ def test_milliseconds_are_noticed() -> None:
         cell_of(good | {"step_s": 1.0})
     with pytest.raises(ConfigError, match="give all of them in seconds"):
         checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510.0}])
+
+
+def test_one_place_with_other_turns_is_refused() -> None:
+    cells = [Cell(gpus=2, step_s=1.0, batch_per_gpu=64, accumulate=turns) for turns in (2, 4)]
+    with pytest.raises(ConfigError, match=r"2 GPUs with 64 examples each were measured with accumulate 2, 4"):
+        checked(cells)
+    assert len(checked([cells[0], cells[0]])) == 1
 
 
 def test_cells_of_several_jobs_or_machines_are_refused() -> None:

@@ -54,6 +54,34 @@ def test_a_fixed_cost_of_every_step_is_seen_in_a_fixed_global_batch() -> None:
     assert np.exp(found.log_s[0]) == pytest.approx(0.3, rel=0.15)
 
 
+def test_with_fewer_turns_of_the_same_size_a_gpu_stays_as_busy() -> None:
+    """Of 1024 turns a step, 4 % are lost on 4 GPUs: that is 10 turns, and no exchange is as long."""
+    gpus = np.array([1.0, 4.0])
+    step_s, asked = 1024 / gpus * np.array([1.0, 1.04]), np.array([16.0])
+    many = forecast(
+        EXPERIENCE, Places.of(gpus, None, 1024 / gpus, 1024 / gpus), step_s,
+        Places.of(asked, None, 1024 / asked, 1024 / asked),
+    )  # fmt: skip
+    one = forecast(EXPERIENCE, Places.of(gpus, None, 1024 / gpus), step_s, Places.of(asked, None, 64))
+    # between no more losses, and as much again for as many doublings again
+    assert 1024 / 16 * 1.04 <= np.exp(many.log_s[0]) <= 1024 / 16 * 1.04**2
+    # all at once, it may as well be a cost of every step: the control
+    assert np.exp(one.log_s[0]) > 1024 / 16 * 1.04**2
+
+
+def test_as_many_turns_everywhere_are_as_one() -> None:
+    """Each world has a share that is cut into four: a smaller share is a smaller turn."""
+    gpus = np.array([1.0, 2.0, 4.0])
+    step_s, asked = 0.2 + 0.8 / gpus, np.array([8.0])
+
+    def found(turns: int) -> float:
+        cells, at = Places.of(gpus, None, 1 / gpus, turns), Places.of(asked, None, 1 / 8, turns)
+        return float(forecast(EXPERIENCE, cells, step_s, at).log_s[0])
+
+    # not to the last digit: of a turn and of a step, there are more guesses of what is fixed
+    assert found(4) == pytest.approx(found(1), abs=0.02)
+
+
 def _series(seed: int, per_doubling: float) -> list[Series]:
     generator = np.random.default_rng(seed)
     gpus = np.array([1, 2, 4, 8, 16])
@@ -100,6 +128,6 @@ def test_the_next_cell_has_an_example_for_every_gpu() -> None:
     found = next_cell(EXPERIENCE, cells, step_s, places, target)
     assert found is not None and found.gpus < 16
     # the control: a batch that is large enough
-    target, places = (Places(each.gpus, each.nodes, 4 * each.batch_per_gpu) for each in (target, places))
+    target, places = (Places.of(each.gpus, each.nodes, 4 * each.batch_per_gpu) for each in (target, places))
     found = next_cell(EXPERIENCE, cells, step_s, places, target)
     assert found is not None and found.gpus == 16

@@ -24,6 +24,11 @@ SPARSE = {
 }
 
 
+# NVIDIA/DeepLearningExamples, TensorFlow2/LanguageModeling/BERT, DGX-2, mixed precision: sequences a second,
+# 60 at once, in 1024 turns on one GPU
+TURNS = {1: 206.5, 4: 789.75, 8: 1561.77, 16: 3077.99}
+
+
 def weak(*times: float, **others: Any) -> list[dict[str, Any]]:
     return [
         {"gpus": 2**power, "batch_per_gpu": 32, "step_s": step_s, **others}
@@ -67,6 +72,29 @@ def test_a_projection_takes_well_under_a_second() -> None:
     began = time.process_time()
     project(cells, 4096)
     assert time.process_time() - began < 1.0
+
+
+def test_who_says_how_many_turns_there_are_is_told_better() -> None:
+    batch_size = 60 * 1024
+    cells = [{"gpus": n, "batch_size": batch_size, "examples_per_s": TURNS[n]} for n in (1, 4)]
+    said = [cell | {"accumulate": 1024 // cell["gpus"]} for cell in cells]
+    for gpus in (8, 16):
+        told, untold = (project(each, [gpus], gpus_per_node=16)[-1] for each in (said, cells))
+        truth = batch_size / TURNS[gpus]
+        assert told.low_s <= truth <= told.high_s
+        assert abs(told.step_s / truth - 1) < abs(untold.step_s / truth - 1) / 2
+
+
+def test_turns_stay_as_large_until_there_is_one() -> None:
+    """Two turns are left on 4 GPUs and one on 8; a GPU of 16 has less at once, which is another matter."""
+    cells = [{"gpus": n, "batch_size": 64, "accumulate": 8 // n, "step_s": 8.0 / n + 0.1} for n in (1, 2, 4)]
+    at_8, at_16 = project(cells, [8, 16], gpus_per_node=16)[-2:]
+    # the one does not depend on whether the other is asked for
+    assert at_8.step_s == pytest.approx(project(cells, [8], gpus_per_node=16)[-1].step_s, rel=1e-9)
+    untold = project([cell | {"accumulate": 1} for cell in cells], [8, 16], gpus_per_node=16)
+    # as large as before, turns lose less than smaller shares; smaller than before, they lose at least as much
+    assert at_8.step_s < untold[-2].step_s
+    assert at_16.step_s >= untold[-1].step_s
 
 
 @pytest.mark.parametrize("batch_size", SPARSE)

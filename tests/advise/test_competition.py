@@ -25,7 +25,7 @@ def test_who_counts_is_a_matter_of_where_the_question_lies() -> None:
     assert leaders(found, 0) == {EXPERIENCE, "last efficiency", "logarithmic"}
     assert leaders(found, 1) == {EXPERIENCE, "Amdahl", "logarithmic"}
     between = outlook(Places.of([4, 8, 16], [1, 1, 2]), STEP_S, Places.of([32], [4]))
-    assert leaders(between) == {"bandwidth", "last efficiency", "logarithmic", "Amdahl"}
+    assert leaders(between) == {"hierarchical", "bandwidth", "last efficiency", "logarithmic", "Amdahl"}
     shared = outlook(Places.of([1, 2], None, [32, 16]), STEP_S[:2] / [1, 2], Places.of([4], None, [8]))
     assert leaders(shared) == {EXPERIENCE, "Amdahl"}
     for each in (found, between, shared):
@@ -41,7 +41,7 @@ def test_far_from_all_cells_a_range_holds_what_each_law_says_that_counts_there()
     assert list(found.is_far) == [False, True]
     low, high = shipped().interval(found, 0.8)
     says = [found.by_law[NAMES.index(name)] for name in leaders(found)]
-    assert len(says) == 4
+    assert len(says) == 5
     for law in says:
         assert low[1] <= law[1] <= high[1]
     # nearer, who is far off is left out: the control
@@ -52,6 +52,17 @@ def test_another_batch_than_was_measured_is_no_matter_of_last_efficiency() -> No
     found = outlook(WORLDS, STEP_S, Places.of([8], None, [0.5]))
     assert found.is_strong
     assert leaders(found) == {EXPERIENCE, "Amdahl"}
+
+
+def test_fewer_turns_of_the_same_size_are_a_matter_of_the_experience() -> None:
+    """A batch of 1024 examples, 16 at once: between two worlds, a GPU does the same, half as often."""
+    gpus, turns = np.array([1, 4, 8]), np.array([64, 16, 8])
+    cells, step_s = Places.of(gpus[:2], None, 1024 / gpus[:2], turns[:2]), np.array([6.4, 1.7])
+    found = outlook(cells, step_s, Places.of([8], None, [128], [8]))
+    assert leaders(found) == {EXPERIENCE}
+    # a GPU that has half as much at once does something else: the control
+    halved = outlook(cells, step_s, Places.of([8], None, [128], [16]))
+    assert leaders(halved) == {EXPERIENCE, "Amdahl"}
 
 
 def test_who_missed_counts_less() -> None:

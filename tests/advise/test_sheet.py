@@ -81,6 +81,14 @@ def test_a_column_that_tells_jobs_apart_is_looked_at(tmp_path: Path, column: str
         checked(cells(tmp_path, text.format("b")))
 
 
+def test_turns_are_read_and_must_be_whole(tmp_path: Path) -> None:
+    text = "gpus,batch_per_gpu,accumulate,step_s\n1,64,8,0.8\n2,32,{},0.43\n"
+    assert [each.accumulate for each in cells(tmp_path, text.format("4"))] == [8, 4]
+    assert [each.accumulate for each in cells(tmp_path, PLAIN)] == [1, 1]
+    with pytest.raises(ConfigError, match=r"line 3: accumulate is 'four', but must be a whole number"):
+        cells(tmp_path, text.format("four"))
+
+
 def test_shorter_steps_without_a_batch_are_asked_about(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no batch, and a step takes 0.8 s on 1 GPU and 0.43 s on 2"):
         cells(tmp_path, "gpus,step_s\n1,0.8\n2,0.43\n")

@@ -10,6 +10,10 @@ import pytest
 
 from samestep.advise.cluster import read_cluster
 from samestep.advise.simulate import Step, simulate
+from samestep.advise.worst_case import LEAST_ACHIEVED
+
+sys.path.append(str(Path(__file__).parents[2]))
+from benchmarks.simulate import PARTS, Held, choice, chosen_part, held_by_part
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = (
@@ -72,3 +76,38 @@ def test_published_steps_on_several_nodes_lie_between_best_and_worst():
     assert int(held.removesuffix("%")) / 100 >= due - 3 * (due * (1 - due) / 12) ** 0.5
     median_error = float(from_node.partition(" ")[0])
     assert median_error > 20
+
+
+def held_from(least: dict[str, float], num_cells: int = 5) -> Held:
+    """Sources whose links reach that part of their peak: parts up to it hold every cell, larger ones none."""
+    return {
+        source: {part: [part <= reached] * num_cells for part in PARTS} for source, reached in least.items()
+    }
+
+
+def test_the_part_is_the_most_that_holds_every_source():
+    assert chosen_part(held_from({"a": 0.5, "b": 0.2})) == 0.2
+    assert chosen_part(held_from({"a": 0.5})) == 0.5
+    # nothing holds it: the least
+    assert chosen_part(held_from({"a": 0.001})) == min(PARTS)
+    # four of five cells are enough, three are not
+    four, three = ([*([True] * count), *([False] * (5 - count))] for count in (4, 3))
+    assert chosen_part({"a": dict.fromkeys(PARTS, four)}) == max(PARTS)
+    assert chosen_part({"a": dict.fromkeys(PARTS, three)}) == min(PARTS)
+
+
+def test_a_source_has_no_part_in_the_choice_it_is_judged_by():
+    """The control is the choice by all: with it, the slow source would be held."""
+    held = held_from({"fast": 0.5, "middle": 0.2, "slow": 0.05})
+    assert chosen_part(held) == 0.05
+    table = choice(held)
+    parts, shares = (list(table.columns[index].cells) for index in (2, 3))
+    assert parts == ["0.05", "0.05", "0.2", "0.05 by all"]
+    assert shares == ["100%", "100%", "0%", "67%"]
+
+
+def test_published_series_choose_the_part_that_is_shipped_or_a_smaller_one():
+    """One series of each job: too few for the choice, but none of them asks for more than is shipped."""
+    held = held_by_part(PUBLISHED)
+    assert len(held) == 4
+    assert chosen_part(held) <= LEAST_ACHIEVED

@@ -40,7 +40,7 @@ def test_out_of_memory_says_more_than_it_used():
 @pytest.mark.parametrize(
     ("sight", "progress", "expected"),
     [
-        (Sight(state="finished"), Progress(status="finished"), ""),
+        (Sight(state="finished"), Progress(has_answer=True), ""),
         (Sight(state="finished"), Progress(), "never arrived"),
         (Sight(state="failed", exit_code=2), Progress(reason="Rank 1 raised"), "Rank 1 raised"),
         (Sight(state="failed", exit_code=7), Progress(), "exit code 7"),
@@ -162,6 +162,7 @@ def test_condors_log_tells_waits_and_runs_of_all_attempts():
     ("events", "state", "reason"),
     [
         ([EXECUTING, (DONE, 2, "")], "failed", ""),
+        ([EXECUTING, (DONE, 1, "")], "failed", ""),
         ([EXECUTING, KILLED], "failed", "signal 9"),
         ([REMOVED], "cancelled", "by user ada"),
         ([(HELD, 46, "The job exceeded allowed execute duration")], "out of time", "exceeded"),

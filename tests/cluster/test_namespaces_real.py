@@ -3,7 +3,6 @@
 `verify` compares runs on one machine; between machines, what both wrote down is compared: digests and steps.
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,6 @@ from samestep.report.compare import compare
 
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(600)]
 
-LAB = Path(__file__).parent / "namespaces" / "lab.py"
 GBIT, MBIT_100 = 1e9, 1e8
 SAMESTEP = [sys.executable, "-m", "samestep"]
 ENV = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -76,25 +73,6 @@ else:
 """
 
 
-def load_lab():
-    spec = importlib.util.spec_from_file_location("namespaces_lab", LAB)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def lab():
-    module = load_lab()
-    reason = module.why_not()
-    if reason is not None:
-        if os.environ.get("SAMESTEP_TEST_NETNS") == "required":
-            pytest.fail(f"SAMESTEP_TEST_NETNS is required, but {reason}")
-        pytest.skip(f"no network namespaces: {reason}")
-    with module.Lab(GBIT) as lab:
-        yield lab
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The folder of one undisturbed rank on this machine."""
@@ -107,13 +85,13 @@ def reference(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def doctors(lab, tmp_path_factory):
+def doctors(nodes, tmp_path_factory):
     """The doctor's answer on both nodes at each rate, with the folder that it is kept in."""
     found = {}
     for rate in (GBIT, MBIT_100):
-        lab.shape(rate)
+        nodes.shape(rate)
         out = tmp_path_factory.mktemp("doctor")
-        codes, said = ends(lab.start_on_both([*SAMESTEP, "doctor", "--json", "--out", str(out)], ENV))
+        codes, said = ends(nodes.start_on_both([*SAMESTEP, "doctor", "--json", "--out", str(out)], ENV))
         assert codes == [0, 0], said
         found[rate] = json.loads(said[0][0]), out
     return found
@@ -142,12 +120,12 @@ def digest_of(out):
     return json.loads((out / "result.json").read_text())["digest"]
 
 
-def latencies(lab):
+def latencies(nodes):
     """Half of the shortest round trip of one byte in each of several rounds, by a program of a few lines."""
-    address = lab.seat(0)["MASTER_ADDR"]
-    answering = lab.start(0, [sys.executable, "-c", PING_PONG, address, "answer"])
+    address = nodes.seat(0)["MASTER_ADDR"]
+    answering = nodes.start(0, [sys.executable, "-c", PING_PONG, address, "answer"])
     assert answering.stdout.readline() == "ready\n"
-    asking = lab.start(1, [sys.executable, "-c", PING_PONG, address, "ask"])
+    asking = nodes.start(1, [sys.executable, "-c", PING_PONG, address, "ask"])
     said, errors = asking.communicate(timeout=30)
     answering.communicate(timeout=30)
     assert asking.returncode == 0, errors
@@ -155,13 +133,13 @@ def latencies(lab):
 
 
 @pytest.mark.parametrize("rate", [GBIT, MBIT_100])
-def test_the_doctor_finds_the_rate_that_was_set_and_the_latency(lab, doctors, rate):
+def test_the_doctor_finds_the_rate_that_was_set_and_the_latency(nodes, doctors, rate):
     answer, _ = doctors[rate]
     (link,) = answer["links"]
     for way in ("there_bytes_per_s", "back_bytes_per_s"):
         assert abs(8 * link["details"][way] / rate - 1) < 0.1, answer
     # the shortest of many trips is what the system needs at least; a busy machine may double it
-    raw = latencies(lab)
+    raw = latencies(nodes)
     assert min(raw) / 2 < link["latency_s"] < 2 * max(raw), (raw, link)
     assert abs(link["clock_offset_s"]) <= link["clock_bound_s"], "both have the clock of this machine"
     first, second = answer["nodes"]
@@ -172,25 +150,25 @@ def test_the_doctor_finds_the_rate_that_was_set_and_the_latency(lab, doctors, ra
     assert all(0 < 8 * row["bytes_per_s"] <= rate for row in answer["exchanges"]), answer["exchanges"]
 
 
-def test_a_node_that_cannot_be_reached_is_named_in_seconds_by_both(lab):
-    lab.cut()
+def test_a_node_that_cannot_be_reached_is_named_in_seconds_by_both(nodes):
+    nodes.cut()
     try:
         began = time.monotonic()
-        codes, said = ends(lab.start_on_both([*SAMESTEP, "doctor", "--wait", "3"], ENV))
+        codes, said = ends(nodes.start_on_both([*SAMESTEP, "doctor", "--wait", "3"], ENV))
     finally:
-        lab.mend()
+        nodes.mend()
     assert codes == [1, 1]
     assert "Process 1 of 2 did not come to 10.201.7.1 within 3 s" in said[0][0]
     assert "cannot reach the first at 10.201.7.1:" in said[1][1]
     assert time.monotonic() - began < 60, "starting Python twice is most of it"
 
 
-def test_a_cut_link_is_named_and_the_run_ends_with_the_bits_of_one_rank(lab, reference, tmp_path):
-    lab.shape(GBIT)
+def test_a_cut_link_is_named_and_the_run_ends_with_the_bits_of_one_rank(nodes, reference, tmp_path):
+    nodes.shape(GBIT)
     out = tmp_path / "run"
-    processes = lab.start_on_both([*SAMESTEP, *TRAIN, "--json", "--out", str(out)], ENV)
+    processes = nodes.start_on_both([*SAMESTEP, *TRAIN, "--json", "--out", str(out)], ENV)
     until(lambda: step_of(out) >= 3)
-    lab.cut()
+    nodes.cut()
     began = time.monotonic()
     findings = out / "findings.jsonl"
     try:
@@ -198,7 +176,7 @@ def test_a_cut_link_is_named_and_the_run_ends_with_the_bits_of_one_rank(lab, ref
         named_s = time.monotonic() - began
         at = step_of(out)
     finally:
-        lab.mend()
+        nodes.mend()
     # a beat is at most half a second old when the link is cut; the rest is the machine's own slowness
     assert named_s < AFTER_S + 5.0
     assert at < 96, "the link was cut in the middle of the run"
@@ -214,24 +192,24 @@ def test_a_cut_link_is_named_and_the_run_ends_with_the_bits_of_one_rank(lab, ref
     assert (verdict.verdict, verdict.num_steps) == ("same", 96)
 
 
-def test_a_link_that_stays_cut_ends_the_run_which_resumes_to_the_same_bits(lab, reference, tmp_path):
-    lab.shape(MBIT_100)
+def test_a_link_that_stays_cut_ends_the_run_which_resumes_to_the_same_bits(nodes, reference, tmp_path):
+    nodes.shape(MBIT_100)
     out = tmp_path / "run"
     words = [*SAMESTEP, *TRAIN, "--timeout", "12", "--out", str(out)]
-    processes = lab.start_on_both([*words, "--set", "checkpoint_every=2"], ENV)
+    processes = nodes.start_on_both([*words, "--set", "checkpoint_every=2"], ENV)
     until(lambda: step_of(out) >= 5)
-    lab.cut()
+    nodes.cut()
     try:
         began = time.monotonic()
         said = processes[0].communicate(timeout=90)[1]
         took_s = time.monotonic() - began
         processes[1].communicate(timeout=90)
     finally:
-        lab.mend()
+        nodes.mend()
     assert processes[0].returncode == 2
     assert "Nothing has been heard of" in said and "lost the other ranks" in said, said
     assert took_s < 60
-    codes, said = ends(lab.start_on_both([*words, "--resume"], ENV, port=free_port()))
+    codes, said = ends(nodes.start_on_both([*words, "--resume"], ENV, port=free_port()))
     assert codes == [0, 0], said
     assert digest_of(out) == digest_of(reference)
     events = [json.loads(line)["event"] for line in (out / "events.jsonl").read_text().splitlines()]
@@ -239,7 +217,7 @@ def test_a_link_that_stays_cut_ends_the_run_which_resumes_to_the_same_bits(lab, 
 
 
 @pytest.fixture(scope="module")
-def sweep(lab, tmp_path_factory):
+def sweep(nodes, tmp_path_factory):
     """A task with five megabytes of gradients, and a sweep of it on one node: one rank, two side by side."""
     folder = tmp_path_factory.mktemp("wide")
     (folder / "wide.py").write_text(WIDE)
@@ -254,7 +232,7 @@ def sweep(lab, tmp_path_factory):
         "--threads",
         "1",
     ]
-    measuring = lab.start(0, [*words, "--out", str(folder / "sweep")], ENV)
+    measuring = nodes.start(0, [*words, "--out", str(folder / "sweep")], ENV)
     codes, said = ends([measuring])
     assert codes[0] in (0, 1), said
     return folder
@@ -262,7 +240,7 @@ def sweep(lab, tmp_path_factory):
 
 @pytest.mark.parametrize("rate", [GBIT, MBIT_100])
 def test_two_nodes_take_the_step_that_is_projected_from_one(
-    lab, doctors, sweep, tmp_path, rate, record_property
+    nodes, doctors, sweep, tmp_path, rate, record_property
 ):
     spec = doctors[rate][1] / "cluster.yaml"
     done = subprocess.run(
@@ -272,10 +250,10 @@ def test_two_nodes_take_the_step_that_is_projected_from_one(
     assert done.returncode == 0, done.stderr
     (row,) = [row for row in json.loads(done.stdout)["cluster"]["rows"] if row["gpus"] == 2]
     assert (row["kind"], row["nodes"]) == ("simulated", 2)
-    lab.shape(rate)
+    nodes.shape(rate)
     out = tmp_path / "run"
     words = [*SAMESTEP, "train", str(sweep / "wide.py"), "--threads", "1", "--out", str(out)]
-    codes, said = ends(lab.start_on_both(words, ENV))
+    codes, said = ends(nodes.start_on_both(words, ENV))
     assert codes == [0, 0], said
     assert "Nothing has been heard" not in said[0][1], "the link was whole"
     measured_s = statistics.median([step["step_s"] for step in Record.read(out).steps()][5:])

@@ -1,4 +1,4 @@
-"""A real Ray: two workers, a queue, a killed worker, a cancelled job; from `submit` to the record.
+"""A real Ray: two workers, a queue, killed workers, a cancelled job, studies; from `submit` to the record.
 
 One cluster of two CPUs for the file, with folder, port and token of its own; it ends with the tests, by its
 process, whatever else of Ray runs on the machine.
@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_scripts import DIFFERENT, SLOWER
 from test_submit_command import DIGITS, samestep, until
 
 from samestep.launch.machine import free_port
+from samestep.launch.roll import Roll
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'samestep[ray]'")
 pytestmark = pytest.mark.timeout(900)
@@ -105,6 +107,11 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def pid_of(run, rank):
+    """The process of a rank, or None before it was started."""
+    return next((begun.pid for begun in Roll(run).started if begun.rank == rank), None)
+
+
 def told(folder):
     """All that runners and commands said, for a test that failed."""
     return "\n".join(
@@ -126,8 +133,7 @@ def test_a_killed_worker_is_started_again_and_the_bits_are_those_of_one_rank(clu
              "--mode", "bitwise", "--set", "epochs=4", "--out", folder, cwd=tmp_path)  # fmt: skip
     run = folder / "2-ranks"
     wait_for(lambda: any(row["event"] == "checkpoint" for row in rows(run / "events.jsonl")), folder)
-    (begun,) = [row for row in rows(run / "agent" / "roll-1.jsonl") if row["entry"] == "Started"]
-    os.kill(worker_above(begun["pid"]), signal.SIGKILL)
+    os.kill(worker_above(pid_of(run, 1)), signal.SIGKILL)
     jobs = until(folder, lambda jobs: all(job["state"] in OVER for job in jobs.values()), 600)
     assert {job["state"] for job in jobs.values()} == {"finished"}, told(folder)
     assert (jobs["1-rank"]["attempts"], jobs["2-ranks"]["attempts"]) == (1, 2)
@@ -153,6 +159,37 @@ def test_a_cancelled_job_saves_first(cluster, tmp_path):
     assert (job["state"], job["exit_code"]) == ("stopped", 75), told(folder)
     assert rows(folder / "1-rank" / "events.jsonl")[-1]["event"] == "job"
     assert any(row["event"] == "checkpoint" for row in rows(folder / "1-rank" / "events.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "answer"),
+    [
+        ("verify", DIFFERENT, "different; see verify/verdict.json"),
+        ("scale", SLOWER, "not faster; see scale/scale.json"),
+    ],
+)
+def test_a_study_is_a_job_of_one_worker_which_is_finished_also_if_it_says_no(
+    cluster, tmp_path, command, script, answer
+):
+    (tmp_path / "script.py").write_text(script)
+    folder = tmp_path / "jobs"
+    samestep("submit", "--on", "ray", "--address", cluster, "--cpu", "--gpus", "1,2", "--run", command,
+             "--out", folder, "--", "python", "script.py", cwd=tmp_path)  # fmt: skip
+    job = until(folder, lambda jobs: jobs[command]["state"] in OVER, 600)[command]
+    assert (job["state"], job["exit_code"]) == ("finished", 1), told(folder)
+    assert job["reason"] == f"answer: {answer}"
+    said = (folder / "jobs" / command / "ray-0.out").read_text()
+    assert "under Ray" not in said, "the ranks are its own"
+
+
+def test_a_worker_that_may_not_be_started_again_is_told_with_the_setting(cluster, tmp_path):
+    folder = tmp_path / "jobs"
+    samestep("submit", DIGITS, "--on", "ray", "--address", cluster, "--cpu", "--set", "epochs=100000",
+             "--option", "max_failures=0", "--out", folder, cwd=tmp_path)  # fmt: skip
+    pid = wait_for(lambda: pid_of(folder / "1-rank", 0), folder)
+    os.kill(worker_above(pid), signal.SIGKILL)
+    job = until(folder, lambda jobs: jobs["1-rank"]["state"] in OVER, 600)["1-rank"]
+    assert job["state"] == "failed" and "max_failures" in job["reason"], (job, told(folder))
 
 
 def test_what_the_cluster_will_never_have_is_said_while_it_waits(cluster, tmp_path):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_scripts import DIFFERENT
 
 from samestep.cluster.slurm_queue import queue
 from samestep.launcher import first_host
@@ -223,9 +224,17 @@ def test_the_doctor_below_srun_finds_its_place_and_that_both_nodes_are_one_machi
     assert (done.returncode == 0) == (not answer["findings"]), answer["findings"]
 
 
-def test_a_verification_runs_as_one_job(lab, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "code", "verdicts"),
+    [(["samestep.demo:digits"], 0, ("same", "equal")), (["--", "python", "script.py"], 1, ("different",))],
+    ids=["yes", "no"],
+)
+def test_a_verification_is_one_job_which_is_finished_also_if_it_says_no(lab, tmp_path, words, code, verdicts):
+    (tmp_path / "script.py").write_text(DIFFERENT)
     out = tmp_path / "verified"
-    run("submit", "samestep.demo:digits", "--run", "verify", "--gpus", "1,2", "--time", "10m", "--out", out)
+    run("submit", "--run", "verify", "--gpus", "1,2", "--time", "10m", "--out", out, *words, cwd=tmp_path)
     job = until(out, "verify", is_over, 250)
-    assert (job["state"], job["exit_code"]) == ("finished", 0), job
-    assert json.loads((out / "verify" / "verdict.json").read_text())["verdict"] in ("same", "equal")
+    assert (job["state"], job["exit_code"]) == ("finished", code), job
+    verdict = json.loads((out / "verify" / "verdict.json").read_text())["verdict"]
+    assert verdict in verdicts and job["reason"] == f"answer: {verdict}; see verify/verdict.json"
+    jobs(out, code=0)

@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 MODULES = ("sklearn.datasets", "torchmetrics.classification")
 """What the examples are going to import beside torch."""
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = r"^```{language}\n(.*?)^```$"
 
 
 class Shown(NamedTuple):
@@ -38,10 +38,16 @@ class Shown(NamedTuple):
             end = begin + len(piece)
 
 
+def blocks_in(name, language):
+    """The fenced blocks of a language in an example's README."""
+    text = (EXAMPLES / name / "README.md").read_text()
+    return re.findall(_BLOCK.format(language=language), text, re.MULTILINE | re.DOTALL)
+
+
 def shown_in(name, start=""):
     """The commands of an example's README that begin like this, in order."""
     found = []
-    for block in _BLOCK.findall((EXAMPLES / name / "README.md").read_text()):
+    for block in blocks_in(name, "console"):
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append(Shown(line.removeprefix("$ "), []))

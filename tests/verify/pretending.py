@@ -85,6 +85,7 @@ class Training:
             rank, Model,
             tensors=TENSORS + buffers,
             norms=(row(Layer),) if tiny.norm else (),
+            dropouts=(row(Layer, name="dropout", kind="Dropout", p=0.2),) if tiny.has_dropout else (),
             wraps=(DDP,) if tiny.knows_world and self.size > 1 else (),
         )  # fmt: skip
         self._states(rank, 0)

@@ -9,7 +9,7 @@ from judging import found, told
 from rows import DDP, row, summary
 from tiny import Tiny
 
-from samestep.observed import Call, Layer, Model, State, Statistic
+from samestep.observed import Call, Layer, Machine, Model, State, Statistic
 from samestep.verify.causes.norms import differing_buffers, not_synchronised, overwritten
 
 NO_BUFFERS = all_of(change(Statistic, lambda row: None), change(State, lambda row: None, role="buffer"))
@@ -21,6 +21,11 @@ def of_kind(kind):
         change((Statistic, Call), {"kind": kind}, name="norm"),
         change(Model, {"norms": (row(Layer, kind=kind),)}),
     )
+
+
+def on(device):
+    """The model runs on a device."""
+    return change(Model, lambda model: [row(Machine, device=device), model])
 
 
 class TestNotSynchronised:
@@ -35,7 +40,19 @@ class TestNotSynchronised:
             "collectives_in_forward": 0,
             "first_difference": "step 1, forward norm",
         }
-        assert "convert_sync_batchnorm" in finding.fix
+
+    @pytest.mark.parametrize(
+        ("device", "named", "not_named"),
+        [
+            ("cpu", "samestep.nn.synchronise", "convert_sync_batchnorm"),
+            ("cuda:0", "convert_sync_batchnorm", "samestep.nn.synchronise"),
+        ],
+    )
+    def test_the_fix_is_one_that_the_device_allows(self, tmp_path, device, named, not_named):
+        tiny = Tiny(out=tmp_path, norm="local", edit=on(device))
+        fix = told(not_synchronised, tiny.paired()).fix
+        assert named in fix
+        assert not_named not in fix
 
     def test_it_is_seen_without_a_pair(self, tmp_path):
         finding = told(not_synchronised, Tiny(out=tmp_path, norm="local").evidence())

@@ -76,6 +76,18 @@ class TestRuns:
         assert not experiment(tiny, "2-ranks").is_any
         assert tiny.whys["2-ranks-alike"] == "dropout off"
 
+    def test_a_model_without_layers_of_dropout_may_have_some_all_the_same(self, tmp_path):
+        tiny = Tiny(out=tmp_path, has_dropout=True, edit=change(Model, {"dropouts": ()}))
+        verify(tiny, [2])
+        assert experiment(tiny, "2-ranks-alike").is_dropout_off
+        for name in ("2-ranks-alike", "1-rank-given-2", "1-rank-turned-2"):
+            assert tiny.whys[name].endswith("any dropout off")
+
+    def test_and_one_that_draws_nothing_has_none(self, tmp_path):
+        tiny = Tiny(out=tmp_path, order=halves)
+        verify(tiny, [2])
+        assert not any("dropout" in why for why in tiny.whys.values())
+
     def test_so_are_draws_of_loaders(self, tmp_path):
         tiny = Tiny(out=tmp_path, has_augmentation=True)
         assert verify(tiny, [2]).verdict == "equal"

@@ -30,6 +30,8 @@ class Cell:
     gpus: int
     step_s: float
     batch_per_gpu: float = 1.0
+    accumulate: int = 1
+    """Turns a step: a GPU works on its examples in so many pieces, one after the other."""
     nodes: int = 1
     step_low_s: float | None = None
     step_high_s: float | None = None
@@ -46,7 +48,7 @@ class Cell:
     """What else may make its time another, by name."""
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "nodes", "gpus_per_node"):
+        for name in ("gpus", "nodes", "gpus_per_node", "accumulate"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -132,6 +134,8 @@ def checked(cells: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
     by_place: dict[tuple[int, int, float], list[Cell]] = defaultdict(list)
     for cell in found:
         by_place[cell.gpus, cell.nodes, cell.batch_per_gpu].append(cell)
+    for alike in by_place.values():
+        _check_turns(alike)
     merged = [_merged(alike) for _, alike in sorted(by_place.items())]
     for one, other in pairwise(merged):
         factor = other.gpu_s_per_example / one.gpu_s_per_example
@@ -141,6 +145,15 @@ def checked(cells: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
                 f"of {max(factor, 1 / factor):.0f} an example; give all of them in seconds"
             )
     return merged
+
+
+def _check_turns(alike: Sequence[Cell]) -> None:
+    turns = sorted({cell.accumulate for cell in alike})
+    if len(turns) > 1:
+        raise ConfigError(
+            f"{alike[0].gpus} GPUs with {alike[0].batch_per_gpu:g} examples each were measured with "
+            f"accumulate {listed([str(each) for each in turns])}: keep the cells of one of them"
+        )
 
 
 def _merged(alike: Sequence[Cell]) -> Cell:
@@ -159,6 +172,7 @@ def places_of(cells: Sequence[Cell]) -> tuple[Places, Floats]:
             [cell.gpus for cell in cells],
             [cell.nodes for cell in cells],
             [cell.batch_per_gpu for cell in cells],
+            [cell.accumulate for cell in cells],
         ),
         np.array([cell.step_s for cell in cells]),
     )

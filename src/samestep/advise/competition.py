@@ -1,11 +1,11 @@
 """Competition: every law on the same cells, and one answer that is their weighted geometric mean.
 
 Which laws count is a matter of where the question lies: within a node, between nodes that were measured,
-between nodes that were not, or with another batch per GPU. These count alike and the others a little; weights
-that were learnt did worse on sources that had not taught them. Each is then weighed by what it was worth on
-these cells: the cells of the smaller worlds are made to forecast the larger ones (forward chaining), and who
-missed counts less. Three cells say little about which law is right, so this factor is a mild one. Knows no
-intervals.
+between nodes that were not, or with another batch per GPU. These count alike, the others a little or not at
+all; weights that were learnt did worse on sources that had not taught them. Each is then weighed by what it
+was worth on these cells: the cells of the smaller worlds are made to forecast the larger ones (forward
+chaining), and who missed counts less. Three cells say little about which law is right, so this factor is a
+mild one. Knows no intervals.
 """
 
 from dataclasses import dataclass
@@ -32,24 +32,30 @@ _FLOOR = 0.05
 _POWER = 0.5
 
 _LAST, _LOG = laws.LAST_EFFICIENCY.name, laws.LOGARITHMIC.name
-_AMDAHL, _BANDWIDTH = laws.AMDAHL.name, laws.BANDWIDTH.name
+_AMDAHL, _BANDWIDTH, _TIERS = laws.AMDAHL.name, laws.BANDWIDTH.name, laws.HIERARCHICAL.name
 
 
 def _named(*names: str) -> Floats:
+    """Equal weights for those, none for the others."""
+    return np.array([float(name in names) / len(names) for name in NAMES])
+
+
+def _led_by(*names: str) -> Floats:
     """Equal weights for those, a little for the others; none for linear speedup, which is no forecast."""
-    weights = np.array([1.0 / len(names) if name in names else _OTHERS for name in NAMES])
-    weights[NAMES.index(laws.LINEAR_SPEEDUP.name)] = 0.0
-    return weights
+    a_little = [0.0 if name in (*names, laws.LINEAR_SPEEDUP.name) else _OTHERS for name in NAMES]
+    return np.asarray(_named(*names) + a_little)
 
 
-_INSIDE = _named(EXPERIENCE, _LAST, _LOG)
-# two laws of few losses, one of many and one between: what is fitted across tiers errs to either side
-_BETWEEN = _named(_BANDWIDTH, _LAST, _LOG, _AMDAHL)
+_INSIDE = _led_by(EXPERIENCE, _LAST, _LOG)
+# the law that knows tiers; and of those that do not, two of few losses, one of many and one between: what is
+# fitted across tiers errs to either side. No others: some of them then lose all that there is to lose
+_BETWEEN = _named(_TIERS, _BANDWIDTH, _LAST, _LOG, _AMDAHL)
 # nobody knows the links: only laws that lose with every GPU that comes
-_CROSSING = _named(EXPERIENCE, _LOG, _AMDAHL)
-_STRONG = _named(EXPERIENCE, _AMDAHL)
-# laws are for larger worlds: below the largest that was measured, only the experience goes through the cells
-_SMALLER = np.array([float(name == EXPERIENCE) for name in NAMES])
+_CROSSING = _led_by(EXPERIENCE, _LOG, _AMDAHL)
+_STRONG = _led_by(EXPERIENCE, _AMDAHL)
+# only the experience knows that fewer turns are no smaller batch; and laws are for larger worlds: below the
+# largest that was measured, it alone goes through the cells
+_ALONE = _named(EXPERIENCE)
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,10 @@ class Competition:
         standstill = np.where(is_open, np.log(self._step_s[count - 1] * growth), -np.inf)
         by_tier = np.where(has_nodes, _BETWEEN[:, None], _INSIDE[:, None])
         by_tier = np.where(is_crossing, _CROSSING[:, None], by_tier)
-        weights = np.where(is_strong, _STRONG[:, None], by_tier)
-        weights = np.where(asked.gpus < cells.gpus.max(), _SMALLER[:, None], weights)
+        is_by_turns = cells.is_at_once_fixed & np.isclose(asked.at_once, cells.at_once[-1], rtol=1e-9)
+        by_batch = np.where(is_by_turns, _ALONE[:, None], _STRONG[:, None])
+        weights = np.where(is_strong, by_batch, by_tier)
+        weights = np.where(asked.gpus < cells.gpus.max(), _ALONE[:, None], weights)
         counts_here = weights > _OTHERS
         weights = weights * np.where(is_crossing, 1.0, self._record(experience, count)[:, None])
         weights = weights / weights.sum(axis=0)

@@ -6,8 +6,9 @@ one for each doubling of nodes, each with a mean and a spread over jobs, and wan
 All spreads of a job are wide or narrow together (an inverse gamma, so forecasts are Student's t). The means
 and spreads are learnt from public tables (`learning`); this module only applies them.
 
-Where the examples per GPU differ between places, the computing of m examples is `m + r·M`, with M the most of
-them and r a fixed part that no batch makes smaller; r is summed over, by how well the cells agree with it.
+Where the examples per GPU differ between places, the computing of m examples in k turns is `m + (r·k + s)·M`,
+with M the most examples that a turn has, and r and s fixed parts of a turn and of a step that no batch makes
+smaller. They are summed over, by how well the cells agree with them. With one turn a step they are the same.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from samestep.advise.places import Floats, Places
 
 _FIXED = np.array([0.0, 0.003, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5])
 _SMALLER = 0.5
-"""Overhead grows with this power of M / m: between all of it hidden behind computing and none."""
+"""Overhead grows with this power of M over a turn's examples: between all of it hidden behind computing and
+none. Who keeps the examples of a turn and takes fewer turns has no more of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +107,9 @@ class Conditional:
 def forecast(experience: Experience, places: Places, step_s: Floats, at: Places) -> Forecast:
     """The steps at other places, given those that were measured."""
     both = places + at
-    count, most = len(places), float(both.batch_per_gpu.max())
-    gain = (most / both.batch_per_gpu) ** _SMALLER
-    mean, covariance = experience.moments(both, gain)
-    degrees = experience.degrees + count - 1
-    fixed = _FIXED[:1] if both.is_batch_fixed else _FIXED
-    computing = np.log(both.batch_per_gpu / most + fixed[:, None])
-    found = Conditional.of(mean + computing, covariance, np.log(step_s))
+    mean, covariance = experience.moments(both, (both.at_once.max() / both.at_once) ** _SMALLER)
+    degrees = experience.degrees + len(places) - 1
+    found = Conditional.of(mean + _computing(both), covariance, np.log(step_s))
     log_weights = -degrees / 2 * np.log1p(found.surprise / experience.degrees)
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
@@ -119,6 +117,15 @@ def forecast(experience: Experience, places: Places, step_s: Floats, at: Places)
     log_s = weights @ found.log_s
     scale = np.sqrt(weights @ (scale_squared + (found.log_s - log_s) ** 2))
     return Forecast(log_s, scale, degrees)
+
+
+def _computing(at: Places) -> Floats:
+    """Logarithms of the computing of a step; a row for each guess of its fixed parts."""
+    if at.is_batch_fixed and at.is_at_once_fixed:
+        return np.zeros((1, len(at)))
+    of_turn, of_step = np.meshgrid(_FIXED, _FIXED if at.turns.max() > 1 else _FIXED[:1])
+    fixed = of_turn.reshape(-1, 1) * at.turns + of_step.reshape(-1, 1)
+    return np.asarray(np.log(at.batch_per_gpu / at.at_once.max() + fixed))
 
 
 def _outer(values: Floats) -> Floats:

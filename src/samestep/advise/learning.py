@@ -66,11 +66,7 @@ def _batches(series: Sequence[Series]) -> list[_Batch]:
         by_length[len(each.step_s)].append(each)
     return [
         _Batch(
-            Places(
-                np.stack([each.places.gpus for each in alike]),
-                np.stack([each.places.nodes for each in alike]),
-                np.stack([each.places.batch_per_gpu for each in alike]),
-            ),
+            Places.stacked([each.places for each in alike]),
             np.stack([np.log(each.step_s / each.step_s[0]) for each in alike]),
             np.array([sources[each.source] ** -0.5 for each in alike]),
         )

@@ -67,7 +67,7 @@ def project(
         reference = shown[-1]
         share = [reference.batch_size / n if rule == "same" else reference.batch_per_gpu
                  for n in worlds]  # fmt: skip
-        return Places.of(worlds, [node.num_for(n) for n in worlds], share)
+        return Places.of(worlds, [node.num_for(n) for n in worlds], share, _turns(measured, reference, share))
 
     places, step_s = places_of(measured)
     findings = remarks.of_cells(shown, has_single=one is not None)
@@ -184,6 +184,14 @@ def _of_one_batch(cells: Sequence[Cell], rule: Rule) -> list[Cell]:
 def _batch(cell: Cell, rule: Rule) -> float:
     """What stays under a rule; shares of a batch are rounded numbers."""
     return round(cell.batch_size if rule == "same" else cell.batch_per_gpu, 6)
+
+
+def _turns(cells: Sequence[Cell], reference: Cell, batch_per_gpu: Sequence[float]) -> list[float]:
+    """As many as all cells have; if these differ, of as many examples as those of the reference."""
+    if len({cell.accumulate for cell in cells}) == 1:
+        return [float(reference.accumulate)] * len(batch_per_gpu)
+    at_once = reference.batch_per_gpu / reference.accumulate
+    return [max(batch / at_once, 1.0) for batch in batch_per_gpu]
 
 
 def _single(cells: Sequence[Cell], shown: Sequence[Cell]) -> Cell | None:

@@ -61,10 +61,12 @@ def _series(name: str, rows: Sequence[dict[str, str]]) -> Series:
     is_strong = _rule(rows) == "strong"
     times: dict[int, list[float]] = defaultdict(list)
     nodes: dict[int, int] = {}
+    turns: dict[int, int] = {}
     for row in rows:
         gpus, value = int(row["n_gpus"]), float(row["value"])
         size = _LARGE_NODE if any(word in row["hardware"] for word in _LARGE) else _SMALL_NODE
         nodes.setdefault(gpus, int(row["n_nodes"] or -(-gpus // size)))
+        turns.setdefault(gpus, int(row.get("accum_steps") or 1))
         seconds = value if row["metric"] == "time_s" else (1 if is_strong else gpus) / value
         times[gpus].append(seconds)
     gpus_in_order = sorted(times)
@@ -78,6 +80,7 @@ def _series(name: str, rows: Sequence[dict[str, str]]) -> Series:
             gpus_in_order,
             [nodes[gpus] for gpus in gpus_in_order],
             [least / gpus if is_strong else 1.0 for gpus in gpus_in_order],
+            [turns[gpus] for gpus in gpus_in_order],
         ),
         step_s=np.array([float(np.exp(np.mean(np.log(times[gpus])))) for gpus in gpus_in_order]),
     )

@@ -1,7 +1,7 @@
 """Sheet: cells from a CSV, as people and spreadsheets write it. Judges no times; `cells` does.
 
     gpus, and step_s, step_ms or examples_per_s      needed
-    batch_per_gpu or batch_size, nodes, gpus_per_node, step_low_s, step_high_s, cpu_utilisation
+    batch_per_gpu or batch_size, accumulate, nodes, gpus_per_node, step_low_s, step_high_s, cpu_utilisation
     job, model, program, precision …                 any of these tells jobs apart
     machine, device, gpu, hardware …                 any of these tells machines apart
 
@@ -17,7 +17,7 @@ from typing import Any
 from samestep.advise.cells import Cell, cell_of
 from samestep.errors import ConfigError, RecordError, listed
 
-WHOLE = ("gpus", "nodes", "gpus_per_node")
+WHOLE = ("gpus", "nodes", "gpus_per_node", "accumulate")
 NUMBERS = ("batch_per_gpu", "batch_size", "step_s", "examples_per_s", "step_low_s", "step_high_s",
            "cpu_utilisation")  # fmt: skip
 _TIMES = ("step_s", "step_ms", "examples_per_s")

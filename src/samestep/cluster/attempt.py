@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from samestep.cluster import slurm_inside
+from samestep.cluster.answer import Answer
 from samestep.cluster.ledger import rows_of
 from samestep.cluster.own_words import attempts_path, last_turn, note
 from samestep.cluster.request import Request
@@ -38,6 +39,7 @@ class Attempt:
         # HTCondor brings back what is below the folder that the job began in
         self.out = (self.folder if self.is_condor else self.folder.parent.parent) / self.item.name
         self.env = {**env, **self.request.env}
+        self._answer = Answer(self.out, self.request.command)
 
     def run(self) -> int:
         """Run the item until it ends; the exit code for the engine."""
@@ -69,8 +71,18 @@ class Attempt:
         if not is_begun and (requeued or (last["event"] == "ended" and not last.get("requeued"))):
             return
         wait_s, run_s = (last.get("wait_s"), time.time() - last["time"]) if is_begun else (None, 0.0)
-        told = {"code": code, "run_s": run_s, "step": self._step(), "requeued": requeued, "reason": reason}
-        note(self.folder, self.number, "ended", **told)
+        answer = self._answer.told(code)
+        note(
+            self.folder,
+            self.number,
+            "ended",
+            code=code,
+            run_s=run_s,
+            step=self._step(),
+            requeued=requeued,
+            answered=bool(answer),
+            reason=reason or answer,
+        )
         if is_begun and (self.out / "record.json").exists():
             record = RecordWriter(self.out, 0)
             record.event("job", wait_s=wait_s, run_s=run_s, exit_code=code, requeued=requeued)

@@ -82,10 +82,8 @@ def _take(job: _Job, number: int, when: float, body: str) -> None:
         code = re.search(r"\(return value (\d+)\)", body)
         killed = re.search(r"\(signal (\d+)\)", body)
         job.exit_code = int(code[1]) if code else None
-        is_good = job.exit_code in (0, 1)
-        job.leave(
-            "finished" if is_good else "failed", when, f"killed by signal {killed[1]}" if killed else ""
-        )
+        state: State = "finished" if job.exit_code == 0 else "failed"
+        job.leave(state, when, f"killed by signal {killed[1]}" if killed else "")
     elif number == ABORTED:
         lines = body.strip().splitlines()
         job.leave("cancelled", when, lines[1].strip() if len(lines) > 1 else "")

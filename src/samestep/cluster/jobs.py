@@ -55,7 +55,7 @@ class Progress:
 
     step: int = 0
     num_steps: int | None = None
-    status: str | None = None
+    has_answer: bool = False
     reason: str = ""
     """What the run itself gave as the reason for its end."""
 
@@ -75,7 +75,7 @@ def ending_of(sight: Sight, needs: Needs, progress: Progress) -> str:
     if sight.state in ("failed", "stopped"):
         code = f"exit code {sight.exit_code}" if sight.exit_code is not None else ""
         return progress.reason or sight.reason or code or sight.state
-    if sight.state == "finished" and progress.status is None:
+    if sight.state == "finished" and not progress.has_answer:
         return (
             "the job ended well, but its record never arrived: "
             "is the folder on a file system that the nodes share?"

@@ -13,7 +13,7 @@ from typing import Any
 from samestep.cluster.engines import engine_named
 from samestep.cluster.jobs import Progress, Sight, ending_of
 from samestep.cluster.ledger import Entry, Ledger
-from samestep.cluster.own_words import progress_of, sight_of, state_after
+from samestep.cluster.own_words import progress_of, sight_of
 
 LOST_S = 60.0
 """How long an engine may not know a job that it has just been given."""
@@ -65,9 +65,7 @@ def look(ledger: Ledger) -> list[Seen]:
             ledger.seen(entry, sight)
         request = ledger.request_of(entry)
         out = ledger.folder / entry.name
-        progress = progress_of(out)
-        if (sight.state, sight.exit_code, progress.status) == ("finished", 1, None):
-            sight = replace(sight, state="failed")  # no answer “no”, but none at all
+        progress = progress_of(out, request.command)
         seen.append(
             Seen(
                 entry=entry,
@@ -107,15 +105,16 @@ def _merged(ledger: Ledger, entry: Entry, told: Sight | None, before: Sight | No
         return replace(own or before or Sight(state="unknown"), state="unknown", reason=reason)
     if own is None or not own.num_attempts:
         return told
-    state = told.state
-    if state == "failed" and own.is_over and own.exit_code is not None:
-        state = state_after(own.exit_code)
+    state, reason = told.state, told.reason
+    if state in ("finished", "failed") and own.is_over:
+        state, reason = own.state, own.reason or reason  # engines know the exit code, and no answer
     wait = own.wait_s
     if state == "pending" and told.wait_s is not None:
         wait = (wait or 0.0) + told.wait_s
     return replace(
         told,
         state=state,
+        reason=reason,
         wait_s=told.wait_s if wait is None else wait,
         run_s=max((s for s in (told.run_s, own.run_s) if s is not None), default=None),
         exit_code=told.exit_code if own.exit_code is None else own.exit_code,

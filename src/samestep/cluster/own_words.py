@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from samestep.cluster.answer import FILES
 from samestep.cluster.jobs import Progress, Sight, State
 from samestep.cluster.ledger import append, rows_of
+from samestep.cluster.request import Command
 from samestep.record import read_json
 
-_ANSWERED = (0, 1)
-"""Exit codes of a run that has an answer, yes or no."""
 _GIVEN_BACK = (75, 85)
 
 
@@ -43,7 +43,7 @@ def sight_of(folder: Path, item: int, now: float) -> Sight | None:
     if last["event"] == "started":
         state, run_s = "running", run_s + max(0.0, now - last["time"])
     elif last["event"] == "ended" and not last.get("requeued"):
-        state = state_after(last["code"])
+        state = state_after(last["code"], is_answered=bool(last.get("answered")))
     return Sight(
         state=state,
         wait_s=sum(waits) if waits else None,
@@ -55,23 +55,22 @@ def sight_of(folder: Path, item: int, now: float) -> Sight | None:
     )
 
 
-def state_after(code: int) -> State:
-    """What the exit code of `samestep` means for its job."""
-    if code in _ANSWERED:
+def state_after(code: int, *, is_answered: bool) -> State:
+    """What the exit code of `samestep` means for its job; 1 is the answer “no”, if there is an answer."""
+    if code == 0 or (code == 1 and is_answered):
         return "finished"
     return "stopped" if code in _GIVEN_BACK else "failed"
 
 
-def progress_of(out: Path) -> Progress:
-    """How far the run in `out` has come."""
+def progress_of(out: Path, command: Command) -> Progress:
+    """How far the run of a command in `out` has come."""
     result, about = read_json(out / "result.json") or {}, read_json(out / "record.json") or {}
     now = read_json(out / "progress.json") or {}
-    verdict = read_json(out / "verdict.json") or {}
     step, total = result.get("steps", now.get("step")), about.get("num_steps")
     reason = result.get("reason")
     return Progress(
         step=step if isinstance(step, int) else 0,
         num_steps=total if isinstance(total, int) else None,
-        status=result.get("status") or verdict.get("verdict"),
+        has_answer=(out / FILES[command]).exists(),
         reason=reason if isinstance(reason, str) else "",
     )

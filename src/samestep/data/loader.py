@@ -17,7 +17,7 @@ from samestep.data.examples import Batch, Collate, MapExamples, Request, StepInp
 from samestep.data.order import Sequential, Shuffled
 from samestep.data.shard import Cut
 from samestep.data.transfer import to_device
-from samestep.device import wants_pinned_memory
+from samestep.device import is_host, wants_pinned_memory
 from samestep.errors import DataError
 from samestep.findings import Finding
 from samestep.world import World
@@ -71,6 +71,7 @@ class Loader:
         self._train = train
         self._steps_per_epoch = steps_per_epoch
         self._channels_last = channels_last
+        self._is_moved = channels_last or not is_host(world.device)
         self._epoch = 0
         self._step = 0
         self._draw_state: dict[str, Any] = {}
@@ -167,7 +168,9 @@ class Loader:
             self._world.share = share
             self._enter("data")
             if batch is not None:
-                self._last = to_device(batch, self._world.device, channels_last=self._channels_last)
+                self._last = batch
+                if self._is_moved:
+                    self._last = to_device(batch, self._world.device, channels_last=self._channels_last)
             if share.count or self._train:
                 if self._train and self._world.on_share is not None:
                     self._world.on_share(share)

@@ -74,6 +74,7 @@ class Stepper:
         self._exchange: Exchange | ShardedExchange | None = None
         self._made_for: tuple[Update, bool] | None = None
         self._unit: Number | None = None  # U of the module's docstring
+        self._seeds: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def state(self) -> dict[str, Any]:
         """What the next step needs, free of the world."""
@@ -120,7 +121,7 @@ class Stepper:
         phase.enter("forward", step=self.num_steps + 1)
         if turn == 0:
             self.abandon()
-            self.optimizer.zero_grad(set_to_none=True)
+            _clear_gradients(self.optimizer)
         self._randomness.begin_turn(self._index, self.num_steps, turn)
 
     def backward(
@@ -250,7 +251,14 @@ class Stepper:
 
     def _seed(self, root: Tensor, factor: Number) -> Tensor:
         assert self._unit is not None
-        seed = _scalar(factor / self._unit, root.dtype, root.device)
+        number = factor / self._unit
+        if isinstance(number, Tensor):
+            seed = number.to(root.device, root.dtype)
+        else:  # where weights are constant, so is the seed: a new one costs a tiny step one part in a hundred
+            key = number, root.dtype, root.device
+            if key not in self._seeds:
+                self._seeds = {key: _scalar(number, root.dtype, root.device)}
+            seed = self._seeds[key]
         return seed if self.scaler is None else self.scaler.scale(seed)
 
 
@@ -329,6 +337,16 @@ class Step:
             self._stepper.update(
                 clip_norm=self._clip_norm, schedule=self._schedule, stop_on_nan=self._stop_on_nan
             )
+
+
+def _clear_gradients(optimizer: Optimizer) -> None:
+    """What `zero_grad` does, unless it is the user's own; torch's costs a tiny step as much as its update."""
+    if type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer):
+        optimizer.zero_grad(set_to_none=True)
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:

@@ -227,7 +227,8 @@ class _Verifying:
             are_norms_frozen=frozen,
         )
         tag = "-frozen" if frozen else ""
-        words = ", ".join(_told(neutral)) or "as it is"
+        told = _told(neutral, candidate, reference)
+        words = ", ".join(told) or "as it is"
         run, counterpart = candidate_run, candidate
         if neutral != self._base:
             run, made = self._run(f"{size}-ranks-alike{tag}", size, neutral, words, reference)
@@ -240,7 +241,7 @@ class _Verifying:
         if neutral != self._base or not _has_same_batches(reference, counterpart):
             given = dataclasses.replace(neutral, batches=batches, lengths=lengths)
             why = f"given the batches of {size} ranks" if batches else "as it is"
-            _, replay = self._run(f"1-rank-given-{size}{tag}", 1, given, ", ".join([why, *_told(neutral)]))
+            _, replay = self._run(f"1-rank-given-{size}{tag}", 1, given, ", ".join([why, *told]))
             if replay is not None and replay.num_full < min(reference.num_full, counterpart.num_full):
                 self._remark(
                     f"one rank that is given the batches of {size} ranks does not get as far as these"
@@ -269,7 +270,7 @@ class _Verifying:
         if not batches:
             return ()
         given = dataclasses.replace(neutral, batches=batches, lengths=_lengths(counterpart))
-        why = ", ".join(["the same batches in another order", *_told(neutral)])
+        why = ", ".join(["the same batches in another order", *_told(neutral, counterpart, reference)])
         _, turned = self._run(name, 1, given, why)
         is_alike = turned is not None and turned.num_full and _has_same_batches(replay, turned)
         return (turned,) if turned is not None and is_alike else ()
@@ -368,11 +369,13 @@ def _evaluates_later(candidate: Trace, num_steps: int) -> bool:
     return bool(steps) and min(steps) > num_steps + 1
 
 
-def _told(experiment: Experiment) -> list[str]:
+def _told(experiment: Experiment, *traces: Trace) -> list[str]:
+    # what draws in a model without such layers may be a function of dropout, or noise, which stays
+    quiet = "dropout off" if any(map(_has_dropout, traces)) else "any dropout off"
     return [
         text
         for is_so, text in (
-            (experiment.is_dropout_off, "dropout off"),
+            (experiment.is_dropout_off, quiet),
             (experiment.are_examples_seeded, "examples seeded"),
             (experiment.are_norms_frozen, "norms frozen"),
         )
@@ -429,6 +432,10 @@ def _draws_in_forward(trace: Trace) -> bool:
         for step in rank.steps.values()
         for call in step.training_calls
     )
+
+
+def _has_dropout(trace: Trace) -> bool:
+    return any(row.dropouts for rank in trace.ranks.values() for rows in rank.models.values() for row in rows)
 
 
 def _draws_in_loader(trace: Trace) -> bool:

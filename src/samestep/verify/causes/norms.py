@@ -51,7 +51,7 @@ def not_synchronised(evidence: Evidence) -> Iterator[Finding]:
             "collectives_in_forward": num_collectives,
             "first_difference": f"step {first.step}, {first.quantity} {first.name}" if first else None,
         },
-        fix=_fix(kind, is_called_sync),
+        fix=_fix(kind, is_called_sync, is_on_cpu=_is_on_cpu(trace)),
     )
 
 
@@ -131,9 +131,19 @@ def _broadcasts(trace: Trace, model: int | None = None) -> bool:
     )
 
 
-def _fix(kind: str, is_called_sync: bool) -> str:
+def _is_on_cpu(trace: Trace) -> bool:
+    machine = trace.first.machine
+    return machine is not None and machine.device == "cpu"
+
+
+def _fix(kind: str, is_called_sync: bool, *, is_on_cpu: bool) -> str:
     if is_called_sync:
         return "have the layer ask for the process group when it runs, not when it is made"
+    if kind in _OF_TORCH and is_on_cpu:
+        return (
+            "call samestep.init(), and samestep.nn.synchronise(model) before the wrap (torch's SyncBatchNorm "
+            "works on GPUs only), train it with world.replicate, or use GroupNorm"
+        )
     if kind in _OF_TORCH:
         return (
             "convert it before the wrap (torch.nn.SyncBatchNorm.convert_sync_batchnorm; Lightning: "
