@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 import samestep
-from benchmarks import trainings
+from benchmarks import models, trainings
 from benchmarks.measure import QUICK, Length, Rounds, compare
 from benchmarks.processes import call_on_ranks
 from benchmarks.rows import Row, throughput_row
@@ -37,9 +37,9 @@ def _rows(quick: bool) -> list[Row]:
     length, long = (
         (QUICK, QUICK) if quick else (Length(rounds=150, block_s=0.06), Length(rounds=40, block_s=0.2))
     )
-    plain, normed = (partial(trainings.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
+    plain, normed = (partial(models.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
     widths = (16, 32, 10) if quick else _WIDTHS
-    mlp, vectors = partial(trainings.mlp, *widths), trainings.Examples(64, widths[:1], 10)
+    mlp, vectors = partial(models.mlp, *widths), trainings.Examples(64, widths[:1], 10)
 
     def against_ddp(
         make: trainings.Make, data: trainings.Examples, batch_size: int, length: Length

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 import samestep
-from benchmarks import trainings
+from benchmarks import models, trainings
 from benchmarks.measure import QUICK, Length, Rounds, compare
 from benchmarks.processes import call_on_ranks
 from benchmarks.rows import Row, throughput_row
@@ -32,9 +32,9 @@ def _rows(quick: bool) -> list[Row]:
     batch_size = per_rank * _SIZE
     # not a TensorDataset, whose rows Samestep takes at once: ranks are compared here, not loaders
     images = trainings.Examples(batch_size, (3, 32, 32), 10)
-    cnn, normed = (partial(trainings.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
+    cnn, normed = (partial(models.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
     widths = _QUICK_WIDTHS if quick else _WIDTHS
-    mlp = partial(trainings.mlp, *widths)
+    mlp = partial(models.mlp, *widths)
     num_parameters = sum(parameter.numel() for parameter in mlp().parameters())
     vectors = trainings.Examples(32, widths[:1], 10)
     short, long = (
@@ -77,7 +77,7 @@ def _peak_bytes(quick: bool, is_ours: bool) -> int:
     torch.set_num_threads(1)
     world = samestep.init()
     widths = _QUICK_WIDTHS if quick else _WIDTHS
-    make, data = partial(trainings.mlp, *widths), trainings.Examples(32, widths[:1], 10)
+    make, data = partial(models.mlp, *widths), trainings.Examples(32, widths[:1], 10)
     program = trainings.samestep if is_ours else trainings.ddp
     steps = program(make, data, 32, world, optimizer_of=trainings.fused_adamw)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

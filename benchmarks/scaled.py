@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler
 
-from benchmarks.trainings import Examples, cnn
+from benchmarks.models import cnn
+from benchmarks.trainings import Examples
 from samestep import Task
 from samestep.losses import supervised
 

@@ -26,8 +26,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from benchmarks.models import cnn, mlp
 from benchmarks.processes import call_on_ranks
-from benchmarks.trainings import Examples, cnn, mlp
+from benchmarks.trainings import Examples
 from samestep import Task
 from samestep.advise.cluster import Cluster, Link
 from samestep.advise.hardware import gradient_bytes_in

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 import samestep
-from benchmarks import trainings
+from benchmarks import models, trainings
 from benchmarks.measure import QUICK, Length, compare
 from benchmarks.rows import Row, added_row, throughput_row
 from samestep.train.session import Session
@@ -25,7 +25,7 @@ def _cnn_rows(world: Session, quick: bool) -> list[Row]:
     length = QUICK if quick else Length(rounds=400, block_s=0.02)
     batch_size = 8 if quick else trainings.batch_size_for(0.020)
     own = trainings.Examples(batch_size, (3, 32, 32), 10)
-    cnn, normed = (partial(trainings.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
+    cnn, normed = (partial(models.cnn, batch_norm=batch_norm) for batch_norm in (False, True))
     rows = []
     for name, make, data in (
         ("CNN without batch norm, TensorDataset", cnn, own.as_tensors()),
@@ -47,7 +47,7 @@ def _cnn_rows(world: Session, quick: bool) -> list[Row]:
 def _mlp_rows(world: Session, quick: bool) -> list[Row]:
     length = QUICK if quick else Length(rounds=150, block_s=0.04)
     own = trainings.Examples(32, (16,), 4)
-    make = partial(trainings.mlp, 16, 32, 4)
+    make = partial(models.mlp, 16, 32, 4)
     rows = []
     for name, data in (("TensorDataset", own.as_tensors()), ("own data set", own)):
         ours = trainings.samestep(make, data, 32, world)

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks import trainings
+from benchmarks import models, trainings
 from benchmarks.measure import Rounds
 from benchmarks.processes import Turns
 from benchmarks.rows import Row, added_row
@@ -70,4 +70,4 @@ def _program(folder: str, is_timed: bool) -> Iterator[object]:
     if is_timed:
         TimingInstallation(ObservationWriter(observations_path(Path(folder), 0))).install()
     data = trainings.Examples(1, (3, 32, 32), 10)
-    return trainings.plain(partial(trainings.cnn, batch_norm=True), data, 1)
+    return trainings.plain(partial(models.cnn, batch_norm=True), data, 1)

@@ -7,7 +7,6 @@ comparison have equal models, data, batches and optimizer settings.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
+from benchmarks.models import cnn
 from samestep.train.session import Session
 from samestep.train.update import Update
 from samestep.world import enter
@@ -41,24 +41,6 @@ def fused_sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
 def fused_adamw(parameters: Iterable[nn.Parameter]) -> Optimizer:
     """The fastest AdamW of torch's."""
     return AdamW(parameters, lr=1e-3, fused=True)
-
-
-def cnn(*, batch_norm: bool) -> nn.Module:
-    """Three convolutions and a linear layer for 3 × 32 × 32 images of ten classes."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers.append(nn.Conv2d(inputs, outputs, 3, padding=1, bias=not batch_norm))
-        layers += [nn.BatchNorm2d(outputs)] if batch_norm else []
-        layers += [nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 10))
-
-
-def mlp(*widths: int) -> nn.Module:
-    """Linear layers with ReLU between them."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 class Examples(Dataset[Example]):

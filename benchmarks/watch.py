@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks import trainings
+from benchmarks import models, trainings
 from benchmarks.measure import Rounds
 from benchmarks.rows import Row, throughput_row
 from samestep.observations import ObservationWriter, observations_path
@@ -35,7 +35,7 @@ def run(*, quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     batch_size = 8 if quick else trainings.batch_size_for(_STEP_S)
     data = trainings.Examples(batch_size, (3, 32, 32), 10)
-    make = partial(trainings.cnn, batch_norm=True)
+    make = partial(models.cnn, batch_norm=True)
     rows = []
     watching: Watching | None
     for name, watching, required, num_turns in (

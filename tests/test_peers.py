@@ -212,3 +212,16 @@ def test_unknown_libraries_are_refused():
 def test_every_library_is_named():
     assert set(libraries.installed()) <= set(libraries.TITLES)
     assert {"samestep", "ddp", "accelerate", "fabric", "trainer"} <= set(libraries.installed())
+
+
+@pytest.mark.parametrize(("name", "is_loaded"), [("ddp", False), ("samestep", True)])
+def test_a_peer_does_not_load_samestep(name, is_loaded):
+    """It would take time at the start, and memory."""
+    program = (
+        "import sys\nfrom benchmarks.peers import facts, libraries, rank, timed\n"
+        f"libraries.load({name!r})\nprint('samestep' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == [str(is_loaded)]

@@ -10,7 +10,7 @@ from statistics import median as middle
 import torch
 from torch import nn
 
-from benchmarks import trainings
+from benchmarks import models, trainings
 from benchmarks.faults.attempt import Attempt
 from benchmarks.faults.training import FIRST_STEPS
 from benchmarks.measure import median
@@ -88,7 +88,7 @@ def _saves(quick: bool) -> tuple[float, list[float], float]:
     widths = (64, 128, 10) if quick else (1024, 2048, 512, 10)
     times = _Times()
     task = Task(
-        model=lambda: trainings.mlp(*widths),
+        model=lambda: models.mlp(*widths),
         train_data=trainings.Examples(128, widths[:1], 10),
         loss=supervised(nn.CrossEntropyLoss()),
         optimizer=torch.optim.AdamW,

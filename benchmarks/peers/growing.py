@@ -5,9 +5,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from benchmarks.models import mlp
 from benchmarks.peers.job import Job
 from benchmarks.peers.workloads import Rows, workload
-from benchmarks.trainings import mlp
 
 _WIDTH = 8
 

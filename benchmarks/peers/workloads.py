@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import Dataset
 
+from benchmarks.models import cnn, mlp
 from benchmarks.peers.job import Batch, Job
-from benchmarks.trainings import cnn, mlp
 
 NAMES = {
     "cnn": "CNN with batch norm",

@@ -78,15 +78,19 @@ class World:
         self.findings: list[Finding] = []
         self.on_finding: Callable[[Finding], None] | None = None
         self._window: Window | None = None
-        # gradients leave in the middle of backward, at moments that differ by rank; layers that work across
-        # ranks exchange there too. Each kind keeps its own order, so each has its own group.
-        with phase.waiting():
-            # a group does not take over how long others wait
-            timeout = timedelta(seconds=place.timeout_s)
-            is_joined = place.size > 1 and dist.is_initialized()
-            self._gradients = dist.new_group(timeout=timeout) if is_joined else None
-            if self._gradients is not None and is_host(device) and place.local_size == place.size:
-                self._window = meet(place.rank, self.gather_texts, patience_s=place.timeout_s)
+        self._gradients: dist.ProcessGroup | None = None
+        if place.size > 1 and dist.is_initialized():
+            with phase.waiting():
+                self._open_ways(place)
+
+    def _open_ways(self, place: "Place") -> None:
+        if is_host(self.device) and place.local_size == place.size:
+            self._window = meet(place.rank, self.gather_texts, patience_s=place.timeout_s)
+        if self._window is None:
+            # gradients leave in the middle of backward, at moments that differ by rank; layers that work
+            # across ranks exchange there too. Each kind keeps its own order, so each has its own group,
+            # which does not take over how long others wait
+            self._gradients = dist.new_group(timeout=timedelta(seconds=place.timeout_s))
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size}, device={self.device})"
