@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 from cluster_requests import request_of
@@ -80,12 +79,13 @@ def test_no_attempt_is_asked_for_after_a_cancel_or_where_the_time_allows_no_step
 
 def test_the_wait_is_that_of_the_queue(tmp_path, monkeypatch):
     attempt = attempt_at(tmp_path)
-    job = slurm_inside.Job(id="7", waiting_since=time.time() - 100, env={})
-    monkeypatch.setattr(slurm_inside, "job", lambda env: job)
+    attempt.env = {"SLURM_JOB_ID": "7"}
+    line = "7|7|N/A|RUNNING|None|100|130|0|0|0|n1|"
+    monkeypatch.setattr("samestep.cluster.slurm_queue._ask", lambda command, env: line)
     monkeypatch.setattr(attempt, "_run", lambda: 0)
     assert attempt.run() == 0
     rows = [json.loads(line) for line in (attempt.folder / "attempts-0.jsonl").read_text().splitlines()]
-    assert 100 <= rows[0]["wait_s"] < 105 and rows[1]["code"] == 0
+    assert rows[0]["wait_s"] == 30 and rows[1]["code"] == 0
 
 
 def test_a_job_that_leaves_is_not_wanted_any_more(monkeypatch):

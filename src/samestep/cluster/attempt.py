@@ -45,8 +45,7 @@ class Attempt:
         """Run the item until it ends; the exit code for the engine."""
         began = time.time()
         job = slurm_inside.job(self.env) if self.is_slurm else None
-        since = job.waiting_since if job else self._last_given_back()
-        self.begin(max(0.0, began - since) if since is not None else None)
+        self.begin(job.wait_s if job else self._wait_since_given_back(began))
         step_before = self._step()
         code = self._run()
         is_saved = code == requeue_code(self.env) and self.request.may_go_on
@@ -139,10 +138,10 @@ class Attempt:
         step = found.get("steps", found.get("step", 0))
         return int(step) if isinstance(step, int) else 0
 
-    def _last_given_back(self) -> float | None:
-        """When this item was last handed over, if the engine cannot be asked."""
-        times = [row.get("time") for row in rows_of(attempts_path(self.folder, self.number))]
-        return times[-1] if times else None
+    def _wait_since_given_back(self, now: float) -> float | None:
+        """How long this item waited since it was last handed over, if the engine cannot be asked."""
+        times = [row["time"] for row in rows_of(attempts_path(self.folder, self.number)) if "time" in row]
+        return max(0.0, now - times[-1]) if times else None
 
 
 def main() -> int:

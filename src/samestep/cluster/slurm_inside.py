@@ -11,17 +11,21 @@ from samestep.cluster.slurm_queue import ASK_S, Row, queue
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job that this process is in; `waiting_since` is when it was last put into the queue."""
+    """The job that this process is in; `wait_s` is how long it was in the queue this time."""
 
     id: str
-    waiting_since: float | None
+    wait_s: float | None
     env: Mapping[str, str]
 
 
 def job(env: Mapping[str, str]) -> Job:
     """The job that the variables name, with what the queue knows of it."""
     row = _row(env)
-    return Job(id=env["SLURM_JOB_ID"], waiting_since=row.since if row else None, env=env)
+    wait_s = None
+    if row is not None and row.since is not None and row.start is not None:
+        # by the queue's own clock: a busy node may take seconds until this process is there
+        wait_s = max(0.0, row.start - row.since)
+    return Job(id=env["SLURM_JOB_ID"], wait_s=wait_s, env=env)
 
 
 def srun(request: Request) -> list[str]:
