@@ -1,5 +1,6 @@
 """Any sampler, any data set, any world: each drawn index exactly once, and the same batch everywhere."""
 
+import functools
 import gc
 import random
 import time
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
+    DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
@@ -418,6 +420,36 @@ def evaluation_between(world) -> list[int]:
 
 def test_an_evaluation_in_the_middle_of_training() -> None:
     assert worlds.run(1, evaluation_between) == [[6, 6, 6, 5]]
+
+
+def drawn_through(world, is_watched: bool) -> tuple[int, list[list[float]]]:
+    """How often torch's loader was asked for an epoch, maybe with somebody who looks on, and the epoch."""
+    asked: list[DataLoader] = []
+
+    @functools.wraps(DataLoader.__iter__)
+    def watched(loader: DataLoader) -> Any:
+        asked.append(loader)
+        return watched.__wrapped__(loader)
+
+    before = DataLoader.__iter__
+    if is_watched:
+        DataLoader.__iter__ = watched
+    try:
+        batches = [batch.tolist() for batch in world.loader(Numbers(), batch_size=6)]
+    finally:
+        DataLoader.__iter__ = before
+    return len(asked), batches
+
+
+def test_without_workers_torchs_loader_is_left_out_unless_somebody_watches_it() -> None:
+    for size in (1, 2):
+        for plain, watched in zip(
+            worlds.run(size, drawn_through, is_watched=False),
+            worlds.run(size, drawn_through, is_watched=True),
+            strict=True,
+        ):
+            assert (plain[0], watched[0]) == (0, 1)
+            assert plain[1] == watched[1]
 
 
 def masked(examples: list[Tensor]) -> Tensor:

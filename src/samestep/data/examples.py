@@ -4,6 +4,7 @@ Runs in loader workers as well as in the rank itself. Knows nothing of ranks bey
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -50,24 +51,41 @@ class StepInput(NamedTuple):
 
 
 class Collator:
-    """The user's collate function with a random stream of its own; `draws` once it was seen to use it."""
+    """The user's collate function with a random stream of its own, set for each batch.
+
+    One that was seen to draw nothing is called without that, for speed, under a tripwire: should it ever
+    draw, it is called again with its stream, and so it is for every later batch.
+    """
 
     def __init__(self, collate: Collate | None, seed: int) -> None:
-        self.draws = False
         self._collate = collate
         self._seed = seed
         self._num_quiet = 0
 
-    def __call__(self, examples: list[Any], share: Share) -> Batch:
+    @property
+    def draws(self) -> bool:
+        """Whether the function was seen to draw random numbers."""
+        return self._num_quiet < 0
+
+    def __call__(
+        self, examples: list[Any], share: Share, again: Callable[[], list[Any]] | None = None
+    ) -> Batch:
+        """The batch of the examples; `again` gets them anew, for a second call, where that is possible."""
         if self._collate is None:
             return _collated(examples)
-        with seeded(derive(self._seed, "collate", share.epoch, share.position + share.first)):
-            before = Snapshot() if self._num_quiet < _QUIET_AFTER and not self.draws else None
+        if again is not None and self._num_quiet >= _QUIET_AFTER:
+            before = Snapshot()
             batch = self._collate(examples)
-            if before is not None:
-                self.draws = before.has_moved()
-                self._num_quiet += 1
-            return batch
+            if not before.has_moved():
+                return batch
+            before.restore()
+            self._num_quiet = -1
+            examples = again()  # the first call may have changed them
+        with seeded(derive(self._seed, "collate", share.epoch, share.position + share.first)):
+            before = Snapshot()
+            batch = self._collate(examples)
+            self._num_quiet = -1 if self.draws or before.has_moved() else self._num_quiet + 1
+        return batch
 
 
 def _collated(examples: list[Any]) -> Batch:
@@ -130,7 +148,8 @@ class MapExamples(Dataset[StepInput]):
     def _batch(self, share: Share, indices: list[Any]) -> Batch:
         if self._is_table and type(indices[0]) is int:
             return list(self._dataset[indices])
-        return self._collate(self._fetch(share, indices), share)
+        fetch = partial(self._fetch, share, indices)
+        return self._collate(fetch(), share, again=fetch)
 
     def _fetch(self, share: Share, indices: list[Any]) -> list[Any]:
         if share.epoch != self._epoch:

@@ -75,7 +75,7 @@ class Snapshot:
 
 
 def _bytes_of(state: torch.Tensor) -> bytes:
-    return state.numpy().tobytes()  # `torch.equal` takes twice as long
+    return ctypes.string_at(state.data_ptr(), state.nbytes)  # `torch.equal` takes three times as long
 
 
 def _numpy_state() -> bytes:

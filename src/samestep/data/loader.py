@@ -3,7 +3,7 @@
 Knows who gets which example and in which order; knows nothing of models or gradients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -102,6 +102,7 @@ class Loader:
             requests = _Requests(place=self._place, draw=self._draw, cut=cut, limit=steps_per_epoch)
             is_strict = train and world.shards is not None
             examples = MapExamples(dataset, collate=collate, seed=seed, twice=is_strict)
+            self._direct = _Direct(examples, requests)
             if is_strict and isinstance(self._draw, Drawn) and (reason := self._draw.unsteady()):
                 self._refuse_unsteady(reason)
             self._batches = DataLoader(
@@ -144,7 +145,7 @@ class Loader:
         self._is_resumed = False
         try:
             self._enter("data")
-            for inputs in self._batches if self._draw is not None else self._stream_inputs():
+            for inputs in self._inputs():
                 self._step += 1
                 if self._draw is not None:
                     self._draw_state = self._draw.state(self._step)
@@ -188,6 +189,12 @@ class Loader:
         """Make the next iteration go on where `state` was taken, on whatever world."""
         self._epoch, self._step, self._draw_state = state["epoch"], state["step"], state["draw"]
         self._begun, self._is_resumed = False, True
+
+    def _inputs(self) -> Iterable[StepInput]:
+        if self._draw is None:
+            return self._stream_inputs()
+        is_of_use = self._batches.num_workers or self._batches.pin_memory
+        return self._batches if is_of_use or _are_loaders_watched() else self._direct
 
     def _stream_inputs(self) -> Iterator[StepInput]:
         self._stream.epoch = self._epoch
@@ -262,6 +269,25 @@ class _Requests:
                 indices.append(mine)
             yield Request(own, indices)
             position += len(batch)
+
+
+@dataclass(frozen=True)
+class _Direct:
+    """What torch's loader yields where it has no workers and nothing to pin.
+
+    The loader itself would mark every batch for torch's profiler, which is a tenth of a tiny step.
+    """
+
+    examples: MapExamples
+    requests: _Requests
+
+    def __iter__(self) -> Iterator[StepInput]:
+        return map(self.examples.__getitems__, self.requests)
+
+
+def _are_loaders_watched() -> bool:
+    """Whether a wrapper is around torch's loaders, as that of a probe: it is to see all that is loaded."""
+    return hasattr(DataLoader.__iter__, "__wrapped__")
 
 
 def _draw_of(
