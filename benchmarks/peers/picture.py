@@ -19,7 +19,7 @@ _COLOURS = {
 }  # fmt: skip
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.head{font-weight:600}.end{text-anchor:end}"
-    ".mid{text-anchor:middle}.quiet{fill:#666;font-size:12px}"
+    ".mid{text-anchor:middle}.key{font-size:12px}.quiet{fill:#666;font-size:12px}"
 )
 
 
@@ -81,8 +81,8 @@ def _dots(table: Table) -> tuple[list[str], int]:
     slot = wide / len(names)
     for place, name in enumerate(names):
         x = _LEFT + slot * (place + 0.5)
-        drawn.append(f'<circle cx="{x - 36:.1f}" cy="12" r="4" fill="{_COLOURS.get(name, "#888")}"/>')
-        drawn.append(_text(x - 28, 16, TITLES.get(name, name), "head" if name == OURS else ""))
+        drawn.append(f'<circle cx="{x - 42:.1f}" cy="12" r="4" fill="{_COLOURS.get(name, "#888")}"/>')
+        drawn.append(_text(x - 35, 16, TITLES.get(name, name), "head key" if name == OURS else "key"))
     for mark in marks:
         colour = "#888" if abs(mark - 1) < 1e-9 else "#e4e4e4"
         drawn.append(_stroke(f"M{across(mark):.1f} {_HEAD - 6}V{bottom}", colour, 1))
