@@ -1,8 +1,13 @@
 import os
+import signal
 
 import pytest
 
 import worlds
+
+# a shell's background job has Ctrl-C ignored, and so would have every program that the tests start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,7 @@ def advise(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "huge.csv").write_text(f"{TABLE}1000000,1,0.1\n")
     write_sweep(tmp_path / "sweep")
 
     def run(*words):
@@ -134,6 +135,10 @@ def test_another_cluster(advise):
         (["table.csv", "--alone", "10"], "--alone is '10'"),
         (["table.csv", "--cluster", "dgx-a10"], "dgx-a100"),
         (["table.csv", "sweep"], "2 jobs"),
+        (["table.csv", "--price", "inf"], "--price is inf"),
+        (["table.csv", "--price", "1", "--hour", "inf"], "--hour is inf"),
+        (["table.csv", "--steps", "inf"], "--steps is inf"),
+        (["huge.csv"], "gpus is 1000000, but at most 65536"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence(advise, words, said):
@@ -211,7 +216,9 @@ def test_what_sweeps_did_not_have_alike_is_a_finding(advise, tmp_path):
     assert "not-measured-alike" in [finding["cause"] for finding in json.loads(out)["findings"]]
 
 
-def test_a_node_has_as_many_gpus_as_are_said(advise):
+def test_a_node_has_as_many_gpus_as_are_said(advise, tmp_path):
+    (tmp_path / "told.csv").write_text(TABLE.replace("\n", ",1\n").replace("step_s,1", "step_s,nodes"))
+
     def ranges(*words):
         code, out, _ = advise("table.csv", "--to", 16, "--json", *words)
         assert code == 0
@@ -220,7 +227,9 @@ def test_a_node_has_as_many_gpus_as_are_said(advise):
     assert ranges() == [12, 16]
     assert ranges("--gpus-per-node", 16) == []
     assert ranges("--gpus-per-node", 4) == [6, 8, 12, 16]
-    code, _, err = advise("table.csv", "--gpus-per-node", 2)
+    # the table does not say the nodes of its 4 GPUs: they are 2, and so something was measured between them
+    assert ranges("--gpus-per-node", 2) == []
+    code, _, err = advise("told.csv", "--gpus-per-node", 2)
     assert code == 2 and "4 GPUs were measured on 1 node" in err
 
 

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -236,7 +237,7 @@ def test_evaluate_and_predict_pass_on_the_checkpoint(samestep, launched, tmp_pat
 
 def test_the_demo_says_that_both_took_the_same_steps(samestep, launched):
     launched[0].gap = 1e-7
-    code, out, err = samestep("demo", "--out", "d")
+    code, out, err = samestep("demo", "--quick", "--out", "d")
     assert (code, out) == (0, "equal\n") and "Both runs took the same 5 steps" in err
     assert [job[1] for job in launched[1]] == [1, 2]
     assert err.count("no GPU found") == 1
@@ -244,6 +245,26 @@ def test_the_demo_says_that_both_took_the_same_steps(samestep, launched):
 
 def test_the_demo_says_when_they_did_not(samestep, launched):
     launched[0].gap = 1e-3
-    code, out, _ = samestep("demo", "--out", "d", "--json")
+    code, out, _ = samestep("demo", "--quick", "--out", "d", "--json")
     assert code == 1 and json.loads(out)["verdict"] == "different"
-    assert samestep("demo", "--out", "e")[1] == "different\n"
+    assert samestep("demo", "--quick", "--out", "e")[1] == "different\n"
+
+
+def test_the_demo_goes_on_to_speed_advice_and_a_page(tmp_path):
+    command = [sys.executable, "-m", "samestep", "demo", "--json", "--out", str(tmp_path / "d")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] in ("same", "equal") and answer["worlds"] == [1, 2]
+    assert answer["faster"] in ("faster", "not faster", "too close to call")
+    assert answer["recommended_gpus"] >= 1
+    page = Path(answer["report"]).read_text()
+    assert f"Ask for {answer['recommended_gpus']} GPU" in page
+    for command in ("train samestep.demo:digits --gpus 2", "scale samestep.demo:digits", "advise", "report"):
+        assert f"$ samestep {command}" in done.stderr
+
+
+def test_the_demo_is_over_when_its_sweep_is_interrupted(samestep, launched, monkeypatch):
+    monkeypatch.setattr("samestep.cli.demo.app", lambda words, standalone_mode: 130)
+    code, out, err = samestep("demo", "--out", "d")
+    assert (code, out) == (130, "") and "samestep advise" not in err

@@ -114,9 +114,11 @@ def run_console(block: Block, page: str) -> None:
             shown.append(line)
             continue
         if command:
-            text = run_command(command)
-            pattern = ".*".join(".*".join(map(re.escape, row.split("…"))) for row in shown)
-            assert re.search(pattern, text, re.DOTALL), f"{page}:{block.line}: {command}\nsaid\n{text}"
+            text, end = run_command(command), 0
+            for piece in (piece for row in shown for piece in row.split("…")):
+                begin = text.find(piece, end)
+                assert begin >= 0, f"{page}:{block.line}: {command}\ndid not say {piece!r} there, but\n{text}"
+                end = begin + len(piece)
         command, shown = line.removeprefix("$ "), []
 
 
@@ -368,6 +370,19 @@ def test_layer_of_norms_page_takes_the_same_step_on_two_ranks(tmp_path, name, is
     limit = 2 * 2 * 4 * 8 * 2.0**-53 * max(float(value.abs().max()) for value in one.values())
     worst = max(float((one[key] - two[key]).abs().max()) for key in one)
     assert worst <= limit if is_synchronised else worst > 1e6 * limit
+
+
+# scale.md
+
+
+def test_scale_names_every_mark_and_those_that_refuse():
+    source = (SOURCE / "scale" / "fairness.py").read_text()
+    marks = re.findall(r'compared\.mark\(\s*"([\w-]+)"(.*?)\n        +\)', source, re.DOTALL)
+    assert len(marks) > 10
+    rows = re.findall(r"^\| (`[\w-]+`.*?) \|", (DOCS / "scale.md").read_text(), re.MULTILINE)
+    named = {mark: row.endswith("refused") for row in rows for mark in re.findall(r"`([\w-]+)`", row)}
+    refuses = {mark: "is_refusal=True" in rest for mark, rest in marks}
+    assert {mark: named.get(mark) for mark in refuses} == refuses
 
 
 # troubleshooting.md

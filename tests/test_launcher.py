@@ -156,6 +156,20 @@ def test_pods_that_are_to_have_several_ranks_say_how_many():
     assert limits_of(None, seat_in(PYTORCHJOB), "task.py").most == 2
 
 
+def test_the_only_pod_of_a_job_has_as_many_ranks_as_it_says(monkeypatch):
+    pod = TRAINJOB | {"PET_NNODES": "1", "PET_NODE_RANK": "0"}
+    assert seat_in(pod) is None, "it meets nobody"
+    for name, value in pod.items():
+        monkeypatch.setenv(name, value)
+    assert limits_of(None, None, "task.py").most == 4
+    assert limits_of(Limits(most=2), None, "task.py").most == 2
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "auto")
+    assert limits_of(None, None, "task.py").most == 1
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "4")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")  # what torchrun has started is a rank already
+    assert limits_of(None, None, "task.py").most == 1
+
+
 @pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT"])
 def test_a_launcher_that_does_not_say_where_to_meet_is_refused(name):
     env = {key: value for key, value in TORCHRUN.items() if key != name}

@@ -190,7 +190,7 @@ def test_functions_take_overrides_that_match_their_parameters() -> None:
         ("here.py", "digits = make()", "here.py:digit", "has no `digit`; did you mean `digits`"),
         ("here.py", "digits = make()", "here.py:zzz", "has no `zzz`; its Tasks are digits"),
         ("here.py", "a = make()\nb = make()", "here.py", "several Tasks.*here.py:a`; its Tasks are a, b"),
-        ("here.py", "", "here.py", "declares no Task"),
+        ("here.py", "", "here.py", "declares no Task.*`-- python here.py`"),
         ("here.py", "task = 3", "here.py", "here.py:task is of type int; it must be a Task"),
         ("here.py", "\n1 / 0", "here.py", r"here\.py:12: ZeroDivisionError: division by zero"),
         ("here.py", "a = (", "here.py", r"here\.py:11: SyntaxError: '\(' was never closed"),
@@ -219,3 +219,13 @@ def test_a_refusal_inside_the_file_keeps_its_class_and_says_the_line() -> None:
 
 def test_the_loader_is_what_the_package_calls_a_task() -> None:
     assert isinstance(target.load(write("kind.py", "task = make()")), samestep.Task)
+
+
+def test_a_script_with_a_loop_of_its_own_is_refused_before_it_trains() -> None:
+    body = "world = samestep.init()\nopen('trained', 'w').close()"
+    with pytest.raises(ConfigError, match=r"loop\.py:12: .*samestep train --gpus N -- python FILE"):
+        target.load(write("loop.py", body, head=f"{HEAD}import samestep\n"))
+    assert not Path("trained").exists()
+    # a file may have both, as long as the loop runs as a script only
+    both = f"task = make(batch_size=4)\nif __name__ == '__main__':\n    {body.splitlines()[0]}"
+    assert target.load(write("both.py", both, head=f"{HEAD}import samestep\n")).batch_size == 4

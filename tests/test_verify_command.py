@@ -185,8 +185,6 @@ def test_ctrl_c_ends_all(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "samestep.cli", "verify", "--", "python", "train.py"],
         cwd=tmp_path, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.PIPE, text=True,
-        # a shell's background job has it ignored, and so would its children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not (found := list(tmp_path.glob("pid-*"))):

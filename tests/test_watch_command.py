@@ -173,6 +173,9 @@ def test_what_cannot_be_watched_is_refused(script, tmp_path):
     done = samestep("watch", "--", "python", tmp_path / "absent.py")
     assert done.returncode == 2
     assert "absent.py" in done.stderr
+    done = samestep("watch", script)
+    assert done.returncode == 2
+    assert "-- python" in done.stderr and "samestep train TARGET --watch" in done.stderr
 
 
 def test_a_training_of_a_task_is_watched_and_stays_the_same(tmp_path):

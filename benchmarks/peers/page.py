@@ -26,7 +26,8 @@ $ make bench
 A part by itself: `.venv-bench/bin/python -m benchmarks peers --only right`. There is no GPU on this machine,
 and no GPU figure is claimed: ranks are CPU processes with one thread each. The libraries exchange by gloo;
 Samestep's ranks of one machine do so through shared memory, and keep the memory that they free. Neither is of
-use on GPUs.
+use on GPUs. They also leave torch's compiler unloaded, which the optimizers of the others load: no job here
+compiles anything.
 
 ![Which library is right about what, and how fast it is](benchmarks.svg)
 """

@@ -101,23 +101,43 @@ def bar(y: int, start: float, end: float, colour: str, unit: float) -> str:
     return f'<rect x="{left:.1f}" y="{y}" width="{width:.1f}" height="18" fill="{colour}"/>'
 
 
+def whisker(y: int, low: float, high: float, unit: float) -> str:
+    left, right = 180 + low * unit, 180 + high * unit
+    ends = f"M{left:.1f} {y + 5}v8M{right:.1f} {y + 5}v8"
+    return f'<path d="M{left:.1f} {y + 9}H{right:.1f}{ends}" stroke="{INK}" fill="none"/>'
+
+
 def gap() -> None:
+    """Bars as the report draws them: what is noise is hatched over its interval, other bars have theirs."""
     measured = json.loads((FOLDER / "gap.json").read_text())
-    ideal_ms, total = 1000 * measured["ideal_s"], 1000 * measured["measured_s"]
-    bars = [(part["name"], 1000 * part["seconds"]) for part in measured["parts"]]
-    unit = 430 / total
-    parts, at, y = [], 0.0, 24
-    rows = [("ideal step", ideal_ms, IDEAL), *((name, ms, LOST) for name, ms in bars)]
-    for name, ms, colour in rows:
-        told = f"{ms:.1f}" if colour == IDEAL else f"{ms:+.1f}"
-        parts.append(f'<text x="168" y="{y + 14}" class="e">{name}</text>')
-        parts.append(bar(y, at, at + ms, colour, unit))
-        parts.append(f'<text x="{188 + (at + ms) * unit:.1f}" y="{y + 14}" class="f">{told} ms</text>')
-        at += ms
-        y += 28
+    ideal, total = measured["ideal_s"], measured["measured_s"]
+    at, farthest = ideal, total
+    for part in measured["parts"]:
+        farthest = max(farthest, at + part["high"])
+        at += part["seconds"]
+    unit = 460 / farthest
+    parts = [
+        '<defs><pattern id="noise" width="5" height="5" patternUnits="userSpaceOnUse"'
+        ' patternTransform="rotate(45)">'
+        f'<path d="M0 0V5" stroke="{LOST}" stroke-width="2"/></pattern></defs>',
+        '<text x="168" y="38" class="e">ideal step</text>',
+        bar(24, 0, ideal, IDEAL, unit),
+        f'<text x="{188 + ideal * unit:.1f}" y="38" class="f">{1000 * ideal:.1f} ms</text>',
+    ]
+    at, y = ideal, 52
+    for part in measured["parts"]:
+        low, high, end = at + part["low"], at + part["high"], at + part["seconds"]
+        if part["is_noise"]:
+            parts.append(bar(y, low, high, "url(#noise)", unit))
+        else:
+            parts += [bar(y, at, end, LOST, unit), whisker(y, low, high, unit)]
+        told = f"{1000 * part['seconds']:+.1f} ms".replace("-", "−") + (", noise" if part["is_noise"] else "")
+        parts.append(f'<text x="168" y="{y + 14}" class="e">{part["name"]}</text>')
+        parts.append(f'<text x="{188 + max(high, end) * unit:.1f}" y="{y + 14}" class="f">{told}</text>')
+        at, y = end, y + 28
     parts.append(f'<text x="168" y="{y + 14}" class="e b">measured step</text>')
     parts.append(bar(y, 0, total, FAINT, unit))
-    parts.append(f'<text x="{188 + total * unit:.1f}" y="{y + 14}" class="b">{total:.1f} ms</text>')
+    parts.append(f'<text x="{188 + total * unit:.1f}" y="{y + 14}" class="b">{1000 * total:.1f} ms</text>')
     svg("gap.svg", 720, y + 42, "From the ideal step to the measured one: the demo on three ranks", parts)
 
 

@@ -85,6 +85,14 @@ def seat_in(env: Mapping[str, str]) -> Seat | None:
     return None
 
 
+def ranks_of_pod(env: Mapping[str, str]) -> int | None:
+    """The ranks that the only pod of a Kubernetes job is to start; None where nothing says so."""
+    if "PET_NNODES" not in env or "TORCHELASTIC_RUN_ID" in env:
+        return None
+    seat = _by_kubeflow(env)
+    return seat.num_ranks if seat.count == 1 else None
+
+
 def whole(env: Mapping[str, str], name: str, default: int) -> int:
     """A variable that the launcher sets to a whole number."""
     text = env.get(name, str(default))

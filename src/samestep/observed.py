@@ -422,14 +422,20 @@ class Step:
     phases_s: dict[str, float]
 
 
+BETWEEN_STEPS = ("evaluation", "checkpoint")
+"""Phases that belong to an epoch and to no step."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
     """A block of steps and the time that it took, on the host's clock, with the device waited for at its end.
 
-    `step_s` are the steps one by one, without waiting; `phases_s` adds up to `seconds`. `cpu_s` is the time
-    of all threads of the process. `began_s` is by the monotonic clock, which ranks of one machine share.
-    `losses` has one number a step: the mean of the scalars that backward was called on, None if there were
-    none. `num_waits` counts calls that wait for a device where there is one, on a CPU too.
+    `step_s` are the steps one by one, without waiting and without the phases between steps; `phases_s` adds
+    up to `seconds`. What came after the last step of a program is a block without steps; the one before it
+    ended with that step, for which nobody waited. `cpu_s` is the time of all threads of the process.
+    `began_s` is by the monotonic clock, which ranks of one machine share. `losses` has one number a step: the
+    mean of the scalars that backward was called on, None if there were none. `num_waits` counts calls that
+    wait for a device where there is one, on a CPU too.
     """
 
     first_step: int

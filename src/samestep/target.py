@@ -83,7 +83,7 @@ def _only_task(module: ModuleType, where: str) -> str:
     if not tasks:
         raise TargetError(
             f"{where} declares no Task; write `task = samestep.Task(…)` in it or, if it has a loop of its "
-            f"own, start it as `samestep train -- python {where}`."
+            f"own, write `-- python {where}` in its place."
         )
     raise TargetError(
         f"{where} has several Tasks: name one of them, such as `{where}:{next(iter(tasks))}`{_listed(module)}"

@@ -24,6 +24,7 @@ _LIBRARIES = (
     "<",  # frozen importlib, and code that dataclasses make
 )
 _loaded: set[str] = set()
+_depth = 0  # of imports under way
 
 
 class CannotImport(Exception):
@@ -32,6 +33,11 @@ class CannotImport(Exception):
 
 class NotThere(CannotImport):
     """The module itself, or a package above it, does not exist."""
+
+
+def is_importing() -> bool:
+    """Whether code of the user's runs now only because it is imported."""
+    return _depth > 0
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -110,7 +116,9 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _explaining(call: Callable[[], T]) -> T:
-    """Call what runs the user's code; its failure becomes one sentence with the user's own line."""
+    """Call what imports the user's code; its failure becomes one sentence with the user's own line."""
+    global _depth
+    _depth += 1
     try:
         return call()
     except SamestepError as error:
@@ -123,6 +131,8 @@ def _explaining(call: Callable[[], T]) -> T:
     except Exception as error:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
         raise CannotImport(f"{_line_of(error)}: {type(error).__name__}: {text}".rstrip(": ")) from error
+    finally:
+        _depth -= 1
 
 
 def _line_of(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from samestep.window import Slices, Window, add_in_order, meet
 DEFAULT_SHARDS = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Share:
     """The examples of one global batch that this rank works on in one turn, to `train` or to evaluate.
 
@@ -39,7 +39,8 @@ class Share:
     itself: it starts at 0 and is all there is. `position` is where the turn starts in the epoch's order.
 
     In fast mode no field but `first`, `count` and `shard` depends on the world; in bitwise mode only which
-    shards a rank has, and so `turn` and `turns`.
+    shards a rank has, and so `turn` and `turns`. It is never changed; to be frozen, too, would make it three
+    times as slow to make, which is done in every step.
     """
 
     first: int

@@ -17,6 +17,7 @@ from samestep.advise.reason import Price
 from samestep.advise.rows import MeasuredRow, ProjectedRow
 from samestep.advise.waits import parse_waits
 from samestep.advise.whatif import limit
+from samestep.cli.advise import worlds_to
 from samestep.errors import ConfigError
 from samestep.findings import Finding
 
@@ -165,6 +166,67 @@ def test_sentences_never_contradict_the_table(exchange_s, each_s, four_h, eight_
     if start := re.search(r"From (\d+) GPUs on, further GPUs", found.reason):
         quickest = min(found.offers, key=lambda offer: offer.train_s)
         assert all(offer.train_s >= quickest.train_s for offer in found.offers if offer.gpus >= int(start[1]))
+
+
+@st.composite
+def tables(draw):
+    """Cells as people have them: in any order of good and bad, with and without nodes, weak or strong."""
+    worlds = sorted(
+        draw(st.sets(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 24, 32]), min_size=2, max_size=6))
+    )
+    is_strong = draw(st.booleans())
+    return [
+        {"gpus": gpus, "batch_per_gpu": 64 * worlds[0] / gpus if is_strong else 64,
+         "step_s": draw(st.floats(0.2, 2.0)) * (worlds[0] / gpus if is_strong else 1)}
+        | draw(st.sampled_from([{}, {"nodes": 1}, {"nodes": -(-gpus // 4)}]))
+        for gpus in worlds
+    ]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), st.integers(0, 20), st.one_of(st.none(), st.floats(0, 100)))
+def test_any_table_is_told_as_it_is(cells, hours, gpu_hour):
+    """Times that rise and fall too: what holds from some number of GPUs on holds for all that come after."""
+    most = max(cell["gpus"] for cell in cells)
+    price = None if gpu_hour is None else Price(gpu_hour=gpu_hour, hour=50)
+    question = Question(
+        worlds=worlds_to(4 * most, [cell["gpus"] for cell in cells]),
+        length=Length(alone_s=36000.0),
+        waits=parse_waits(f"1=1m,8={hours}h"),
+        price=price,
+    )
+    found = advise(cells, NOTHING, question)
+    sure = [offer for offer in found.offers if not offer.is_range]
+    taken = next(offer for offer in sure if offer.gpus == found.recommended_gpus)
+    assert found.reason.startswith(f"Ask for {taken.gpus} GPU")
+    if price is None:
+        assert taken.result_s <= 1.1 * min(offer.result_s for offer in sure)
+    if start := re.search(r"From (\d+) GPUs? on, (less than half|.*(longer|gained))", found.reason):
+        least = min(offer.train_s for offer in sure)
+        after = [offer for offer in sure if offer.gpus >= int(start[1])]
+        if start[2] == "less than half":
+            assert all(offer.efficiency < 0.5 for offer in after)
+        else:
+            assert all(offer.train_s >= least for offer in after)
+    if used := re.search(r"Up to (\d+) GPUs?, at least (\d+) %", found.reason):
+        assert sure[-1].gpus == int(used[1])
+        assert min(offer.efficiency for offer in sure) >= (int(used[2]) - 0.5) / 100
+    for offer in found.offers:
+        assert offer.low_s <= offer.step_s <= offer.high_s
+        assert offer.result_s <= offer.result_high_s
+
+
+def test_half_of_the_time_is_used_from_where_it_stays_so():
+    """6 GPUs of an erratic job use less than half, 8 and 12 more: then nothing is said `from 6 on`."""
+
+    def said(*times):
+        cells = [
+            {"gpus": n, "batch_per_gpu": 8, "step_s": t} for n, t in zip((1, 4, 6, 8), times, strict=True)
+        ]
+        return advise(cells, NOTHING, Question(worlds=[1, 4, 6, 8])).reason
+
+    assert "less than half" not in said(0.4, 0.38, 0.92, 0.58)
+    assert "From 6 GPUs on, less than half" in said(0.4, 0.5, 0.92, 0.99)
 
 
 def test_longer_waits_and_prices_never_recommend_more_through_the_whole_way():

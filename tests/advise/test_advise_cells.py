@@ -1,9 +1,11 @@
 """Cells: what is taken, what is merged, and what is refused with a sentence that helps."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from samestep.advise.cells import Cell, cell_of, checked
@@ -16,6 +18,7 @@ from samestep.errors import ConfigError, RecordError
     [
         ({"gpus": 0, "step_s": 1.0}, "gpus is 0"),
         ({"gpus": 1.5, "step_s": 1.0}, "gpus is 1.5"),
+        ({"gpus": math.nan, "step_s": 1.0}, "gpus is nan"),
         ({"gpus": 2, "step_s": 0.0}, "step_s of 2 GPUs is 0.0, but must be above 0"),
         ({"gpus": 2, "step_s": -1.0}, "is -1.0"),
         ({"gpus": 2, "step_s": float("nan")}, "is nan"),
@@ -27,6 +30,9 @@ from samestep.errors import ConfigError, RecordError
         ({"gpus": 2, "step_s": 1.0, "accumulate": 0}, "accumulate is 0"),
         ({"gpus": 2}, "needs gpus, and step_s or examples_per_s"),
         ({"step_s": 2.0}, "needs gpus"),
+        ({"gpus": 1, "step_s": "0.5"}, "step_s of a cell is '0.5', but must be a number"),
+        ({"gpus": "1", "step_s": 0.5}, "gpus of a cell is '1', but must be a number"),
+        ((1, 0.5), r"a cell is \(1, 0.5\), but must have names"),
     ],
 )
 def test_values_that_cannot_be(values: dict[str, Any], said: str) -> None:
@@ -49,6 +55,10 @@ def test_milliseconds_are_noticed() -> None:
         cell_of(good | {"step_s": 1.0})
     with pytest.raises(ConfigError, match="give all of them in seconds"):
         checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510.0}])
+    # nor are microseconds taken for a job that became so much slower; the control is one that did
+    with pytest.raises(ConfigError, match=r"a factor of 1020000 an example; give all of them in seconds"):
+        checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510_000.0}])
+    assert len(checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 50.0}])) == 2
 
 
 def test_one_place_with_other_turns_is_refused() -> None:
@@ -67,6 +77,23 @@ def test_cells_of_several_jobs_or_machines_are_refused() -> None:
     assert len(checked([one, Cell(gpus=2, step_s=1.0, job="a.py", machine="A100")])) == 2
 
 
+def test_a_batch_is_told_for_all_or_for_none() -> None:
+    one, two = {"gpus": 1, "step_s": 1.0}, {"gpus": 2, "step_s": 1.0}
+    with pytest.raises(ConfigError, match=r"'gpus': 2, 'step_s': 1.0} has no batch, but others have"):
+        checked([one | {"batch_size": 32}, two])
+    assert (
+        len(checked([one, two])) == len(checked([one | {"batch_size": 32}, two | {"batch_per_gpu": 16}])) == 2
+    )
+
+
+def test_what_a_table_in_memory_has_no_figure_for_is_not_said() -> None:
+    found = cell_of({"gpus": np.int64(2), "step_s": np.float64(1.0), "nodes": math.nan, "accumulate": None})
+    assert (found.nodes, found.accumulate) == (None, 1)
+    # a time that is none is refused, not left out
+    with pytest.raises(ConfigError, match="step_s of 2 GPUs is nan"):
+        cell_of({"gpus": 2, "step_s": math.nan})
+
+
 def test_no_cells_are_refused() -> None:
     with pytest.raises(ConfigError, match="no cell"):
         checked([])
@@ -83,7 +110,7 @@ def test_a_csv_from_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("\ufeffgpus, batch_per_gpu, examples_per_s, nodes, who\n1,32,100,,me\n16,32,1400,2,me\n")
     one, many = read_csv(path)
-    assert (one.gpus, one.step_s, one.nodes) == (1, 0.32, 1)
+    assert (one.gpus, one.step_s, one.nodes) == (1, 0.32, None)
     assert (many.gpus, many.nodes) == (16, 2)
     assert many.step_s == pytest.approx(16 * 32 / 1400)
     path.write_text("gpus,step_s\n1,0.5\n2,fast\n")

@@ -60,6 +60,11 @@ def test_measured_and_projected_are_different_types() -> None:
     assert not rows.findings
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert project(weak(0.20, 0.21, 0.22), np.int64(16)) == project(weak(0.20, 0.21, 0.22), 16)
+    assert [row.gpus for row in project(weak(0.20, 0.21), np.array([4, 8]))] == [1, 2, 4, 8]
+
+
 def test_it_is_public() -> None:
     assert samestep.advise.project is project
 
@@ -132,8 +137,9 @@ def test_the_machine_says_where_its_nodes_end() -> None:
 
     assert nodes() == [1, 1, 1, 1, 2]
     assert nodes(gpus_per_node=4) == [1, 1, 1, 2, 4]
+    assert nodes(gpus_per_node=1) == [1, 2, 4, 8, 16]
     # who had two ranks on a node has room for two, whatever the machine is said to have
-    assert nodes(gpus_per_node=1) == [1, 1, 2, 4, 8]
+    assert nodes(gpus_per_node=1, nodes=1) == [1, 1, 2, 4, 8]
     assert [row.nodes for row in project(weak(0.2, 0.21, gpus_per_node=4), 16, gpus_per_node=16)] == [1] * 5
 
 
@@ -146,6 +152,10 @@ def test_one_world_size_is_no_basis() -> None:
     assert f"Measure {rows.next_cell.gpus} GPUs" in rows.findings[0].fix
     assert rows.next_cell.why in rows.findings[0].fix
     assert 150 * 0.2 <= rows.next_cell.takes_s < 150 * 0.3
+    # also if nobody asked about more
+    for to in (1, [1]):
+        found = project(weak(0.20), to).next_cell
+        assert found is not None and found.gpus == 2
 
 
 def test_far_and_over_the_nodes_there_is_a_range_and_a_cell_that_settles_it() -> None:
@@ -182,6 +192,32 @@ def test_noisy_cells_widen_the_interval() -> None:
     noisy = project([cell | {"step_low_s": 0.15, "step_high_s": 0.27} for cell in weak(0.20, 0.21, 0.22)], 8)
     assert noisy[-1].high_s > sharp[-1].high_s
     assert noisy[-1].low_s < sharp[-1].low_s
+    assert causes(noisy) == {"noisy"} and not causes(sharp)
+    # repeats that do not agree are no better
+    twice = project([*weak(0.20, 0.21, 0.22), {"gpus": 1, "batch_per_gpu": 32, "step_s": 0.40}], 8)
+    assert "noisy" in causes(twice) and twice[-1].high_s > sharp[-1].high_s
+
+
+def test_figures_of_one_gpu_are_asked_about() -> None:
+    def said(*rates: float, **others: Any) -> set[str]:
+        cells = [
+            {"gpus": 2**power, "batch_per_gpu": 32, "examples_per_s": rate, **others}
+            for power, rate in enumerate(rates)
+        ]
+        return causes(project(cells, 8))
+
+    assert "no-gain" in said(320, 315, 300)
+    assert "no-gain" not in said(320, 630, 1200)
+    # little is gained, but something; and what a sweep measured is of all GPUs
+    assert "no-gain" not in said(320, 360, 380)
+    assert "no-gain" not in said(320, 315, 300, conditions={"torch": "2.9"})
+    # a global batch that is the batch of one
+    assert "no-gain" in causes(project(strong({1: 0.1, 2: 0.102, 4: 0.105}, 32), 8))
+
+
+def test_long_steps_are_asked_about() -> None:
+    assert "long-steps" in causes(project(weak(100, 104, 108), 8))
+    assert "long-steps" not in causes(project(weak(3.3, 3.4, 3.5), 8))
 
 
 def test_without_one_gpu_there_is_no_speedup() -> None:
@@ -240,6 +276,9 @@ def test_parts_say_nothing_of_links_that_were_not_measured() -> None:
         ([2, -1], {}, "-1 GPUs were asked for"),
         ([], {}, "no number of GPUs"),
         (8, {"level": 1.0}, "level is 1.0"),
+        ("16", {}, "1 GPUs were asked for"),
+        (8, {"batch": "weak"}, "batch is 'weak', but must be one of 'same', 'grows'"),
+        (8, {"gpus_per_node": 0}, "0 GPUs a node were given"),
     ],
 )
 def test_questions_that_cannot_be(to: Any, options: dict[str, Any], said: str) -> None:

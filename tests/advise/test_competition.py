@@ -1,11 +1,13 @@
 """Competition: who counts where, that misses cost weight, and that cells in between are gone through."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from samestep.advise.calibration import shipped
 from samestep.advise.competition import EXPERIENCE, NAMES, Competition, Outlook
-from samestep.advise.places import Places
+from samestep.advise.places import Floats, Places
 
 WORLDS = Places.of([1, 2, 4])
 STEP_S = np.array([0.20, 0.21, 0.22])
@@ -23,7 +25,7 @@ def leaders(found: Outlook, index: int = 0) -> set[str]:
 def test_who_counts_is_a_matter_of_where_the_question_lies() -> None:
     found = outlook(WORLDS, STEP_S, Places.of([8, 16], [1, 2]))
     assert leaders(found, 0) == {EXPERIENCE, "last efficiency", "logarithmic"}
-    assert leaders(found, 1) == {EXPERIENCE, "Amdahl", "logarithmic"}
+    assert leaders(found, 1) == {EXPERIENCE, "Amdahl", "logarithmic", "universal scalability"}
     between = outlook(Places.of([4, 8, 16], [1, 1, 2]), STEP_S, Places.of([32], [4]))
     assert leaders(between) == {"hierarchical", "bandwidth", "last efficiency", "logarithmic", "Amdahl"}
     shared = outlook(Places.of([1, 2], None, [32, 16]), STEP_S[:2] / [1, 2], Places.of([4], None, [8]))
@@ -86,3 +88,44 @@ def test_below_the_largest_world_steps_go_through_the_cells(jump: float) -> None
     # alone, it disagrees with nobody: its own scale tells how sure it is
     assert found.disagreement[0] == found.scale[0] > 0
     assert found.disagreement[1] != found.scale[1]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda at: 0.95 + 0.05 * at.gpus,
+        lambda at: 1 + 0.1 * (at.gpus - 1) / at.gpus + 0.01 * (at.gpus - 1),
+        lambda at: 1 + 0.3 * np.log2(at.gpus),
+    ],
+    ids=["Amdahl", "ring", "logarithmic"],
+)
+def test_laws_that_five_cells_prove_count_for_most(of: Callable[[Places], Floats]) -> None:
+    """Their forecasts, from three cells on, are right to the hundredth part: so they go on."""
+    cells, at = Places.of([1, 2, 4, 8, 16]), Places.of([32, 64])
+    truth = np.log(of(at))
+
+    def right(found: Outlook) -> Floats:
+        return np.asarray((found.weights * (np.abs(found.by_law - truth) < 0.01)).sum(axis=0))
+
+    found = outlook(cells, of(cells), at)
+    assert (right(found) > 0.8).all()
+    assert found.log_s == pytest.approx(truth, abs=0.05)
+    low, high = shipped().interval(found, 0.8)
+    assert (low < truth).all() and (truth < high).all()
+    # the controls: four cells prove nothing, nor do five of which one is off
+    few = outlook(cells[:4], of(cells)[:4], at)
+    off = outlook(cells, of(cells) * np.array([1, 1, 1, 1.05, 1]), at)
+    assert (right(few) < 0.6).all() and (right(off) < 0.6).all()
+
+
+def test_where_links_are_not_known_nothing_is_proven() -> None:
+    cells, at = Places.of([1, 2, 3, 4, 6, 8]), Places.of([16, 16], [1, 2])
+    found = outlook(cells, 0.95 + 0.05 * cells.gpus, at)
+    inside, over = np.abs(found.log_s - np.log(0.95 + 0.05 * 16))
+    assert inside < 0.05 < over
+
+
+def test_smaller_shares_on_several_nodes_have_the_law_of_tiers() -> None:
+    cells = Places.of([4, 8, 16], [1, 1, 2], [32, 16, 8])
+    found = outlook(cells, np.array([0.8, 0.42, 0.3]), Places.of([32], [4], [4]))
+    assert leaders(found) == {EXPERIENCE, "Amdahl", "hierarchical"}

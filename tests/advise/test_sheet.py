@@ -23,6 +23,7 @@ PLAIN = "gpus,batch_per_gpu,step_s\n1,64,0.8\n2,32,0.43\n"
     [
         "gpus;batch_per_gpu;step_s\n1;64;0,8\n2;32;0,43\n",
         "gpus\tbatch_per_gpu\tstep_s\n1\t64\t0.8\n2\t32\t0.43\n",
+        "gpus\tbatch_per_gpu\tstep_s\n1\t64\t0,8\n2\t32\t0,43\n",
         "GPUs, Batch per GPU, step_ms\n1.0,64,800\n2.0,32,430\n",
         "gpus,batch_size,examples_per_s\n1,64,80\n2,64,148.8372093023256\n\n",
         '"gpus","batch_per_gpu","step_s","note"\n"1","64","0.8","warm, by hand"\n"2","32","0.43",""\n',
@@ -44,14 +45,26 @@ def test_the_same_table_in_other_hands(tmp_path: Path, text: str) -> None:
         ("GPUs,Batch,Time\n1,64,0.8\n", r"has the columns: GPUs, Batch, Time. It needs gpus, and one of"),
         ("gpus,batch_per_gpu,step_s\n1,64,0.8\n2,32,\n", r"line 3 lacks a time"),
         ("gpus,batch_per_gpu,step_s\n,64,0.8\n", r"line 2 lacks gpus"),
+        # a batch of 1 that nobody meant would make another job of it
+        ("gpus,batch_per_gpu,step_s\n1,64,0.8\n2,,0.85\n", r"line 3 lacks a batch \(batch_per_gpu or"),
         ("gpus,batch_per_gpu,step_s\n1,64\n", r"line 2 lacks a time"),
         ("gpus,batch_per_gpu,step_s\n1,64,fast\n", r"step_s is 'fast', but must be a number with a point"),
         ('gpus,batch_per_gpu,step_s\n1,64,"0,8"\n', r"step_s is '0,8', but must be a number with a point"),
         ("gpus;batch_per_gpu;step_s\n1;64;1.200,5\n", r"step_s is '1.200,5'"),
         ("gpus,batch_per_gpu,step_s\n1.5,64,0.8\n", r"gpus is '1.5', but must be a whole number"),
         ("gpus,batch_per_gpu,step_s\ninf,64,0.8\n", r"gpus is 'inf'"),
-        ("gpus,batch_per_gpu,step_s\n1,64,nan\n", r"step_s of 1 GPUs is nan"),
-        ("gpus,batch_per_gpu,step_s\n1,64,-0.8\n", r"step_s of 1 GPUs is -0.8"),
+        ("gpus,batch_per_gpu,step_s\n1,64,nan\n", r"table.csv, line 2: step_s of 1 GPU is nan"),
+        ("gpus,batch_per_gpu,step_s\n1,64,-0.8\n", r"table.csv, line 2: step_s of 1 GPU is -0.8"),
+        ("gpus,batch_per_gpu,step_s\n2,64,0\n", r"table.csv, line 2: step_s of 2 GPUs is 0.0"),
+        (
+            "gpus,batch_per_gpu,step_s\n1,64,1e-12\n",
+            r"line 2: a step of 1 GPU would take 1e-12 s, which none",
+        ),
+        ("gpus,batch_per_gpu,step_s\n1000000,64,0.8\n", r"line 2: gpus is 1000000, but at most 65536"),
+        (
+            "gpus,batch_per_gpu,examples_per_s\n1,64,0\n",
+            r"^examples_per_s of 1 GPU in table.csv, line 2 is 0",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
@@ -61,7 +74,7 @@ def test_what_cannot_be_read_is_said_with_its_place(tmp_path: Path, text: str, s
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(RecordError, match="cannot be read as a CSV"):
+    with pytest.raises(RecordError, match=r"cannot be read as a CSV .*: save it as UTF-8"):
         read_csv(tmp_path / "table.csv")
 
 

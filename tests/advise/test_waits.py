@@ -132,3 +132,4 @@ def test_no_jobs_are_no_queue_and_said():
 
 def test_times():
     assert [seconds_of(text) for text in ("0", "1.5h", "2 min", "1:00:05", "3")] == [0, 5400, 120, 3605, None]
+    assert seconds_of(f"1{'0' * 400}h") is None

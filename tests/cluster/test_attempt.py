@@ -22,7 +22,7 @@ def training(epochs, **more):
 
 def test_below_htcondor_it_ends_for_its_checkpoint_and_goes_on(tmp_path):
     """run.sh as HTCondor starts it, in a scratch folder, with the variables that it sets."""
-    request, words = training(6, engine="htcondor")
+    request, words = training(24, engine="htcondor")  # more than fits into the first 8 s
     request = replace(request, items=(Item(name="2-ranks", words=words),), checkpoint_every_s=8)
     (tmp_path / "run.sh").write_text(run_script(request))
     env = {**os.environ, "_CONDOR_SCRATCH_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}

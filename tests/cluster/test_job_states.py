@@ -8,9 +8,11 @@ import pytest
 from samestep.cluster import runner
 from samestep.cluster.condor_log import sights_in
 from samestep.cluster.jobs import Progress, Sight, ending_of
+from samestep.cluster.own_words import progress_of
 from samestep.cluster.request import Needs, bytes_of, seconds_of
 from samestep.cluster.slurm import _told_by_accounting, sight_with
 from samestep.cluster.slurm_queue import STATES, accounting_rows, queue_row
+from samestep.record import write_json
 
 NEEDS = Needs(world_size=2, time_s=3600, memory_per_rank_bytes=2**30)
 
@@ -18,6 +20,34 @@ NEEDS = Needs(world_size=2, time_s=3600, memory_per_rank_bytes=2**30)
 def asked_for(sentence, option):
     """The value after an option in a sentence."""
     return sentence.partition(f"{option} ")[2].split()[0]
+
+
+def test_a_run_that_goes_on_stands_where_it_was_saved_until_its_next_step(tmp_path):
+    assert progress_of(tmp_path, "train") == Progress()
+    write_json(tmp_path / "record.json", {"num_steps": 100, "resumed_at_step": 40, "devices": ["cpu"]})
+    assert progress_of(tmp_path, "train") == Progress(step=40, num_steps=100, devices=("cpu",))
+    write_json(tmp_path / "progress.json", {"step": 41})
+    assert progress_of(tmp_path, "train").step == 41
+    write_json(tmp_path / "result.json", {"steps": 60})
+    assert progress_of(tmp_path, "train").step == 60
+
+
+@pytest.mark.parametrize(
+    ("sight", "told"),
+    [
+        (Sight(state="cancelled"), "cancelled"),
+        (Sight(state="cancelled", reason="by 1000"), "cancelled by 1000"),
+        (Sight(state="cancelled", reason="its runner is gone"), "cancelled: its runner is gone"),
+        (Sight(state="failed", exit_code=3), "exit code 3"),
+        (
+            Sight(state="stopped", exit_code=75),
+            "it was asked to stop, and has saved; the same submit goes on",
+        ),
+        (Sight(state="stopped", reason="PREEMPTED"), "PREEMPTED"),
+    ],
+)
+def test_an_end_is_told_in_words(sight, told):
+    assert ending_of(sight, NEEDS, Progress()).startswith(told)
 
 
 def test_out_of_time_says_how_much_the_rest_needs():

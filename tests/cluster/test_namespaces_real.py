@@ -23,8 +23,9 @@ pytestmark = [pytest.mark.quiet, pytest.mark.timeout(600)]
 GBIT, MBIT_100 = 1e9, 1e8
 SAMESTEP = [sys.executable, "-m", "samestep"]
 ENV = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-# 96 steps, of which the last ends long after a link that is cut at the third is missed
-TRAIN = ["train", "samestep.demo:digits", "--mode", "bitwise", "--threads", "1", "--set", "epochs=4"]
+# the last step ends long after a link that is cut at the third is missed, and after it is heard again
+TRAIN = ["train", "samestep.demo:digits", "--mode", "bitwise", "--threads", "1", "--set", "epochs=16"]
+STEPS = 384
 WIDE = """\
 import samestep
 import torch
@@ -49,8 +50,9 @@ task = samestep.Task(
 )
 """
 PING_PONG = """\
-import socket, sys, time
-address, role = sys.argv[1:]
+import os, socket, sys, time
+address, role, core = sys.argv[1:]
+os.sched_setaffinity(0, {int(core)})
 if role == "answer":
     with socket.create_server((address, 4711)) as listener:
         print("ready", flush=True)
@@ -121,15 +123,24 @@ def digest_of(out):
 
 
 def latencies(nodes):
-    """Half of the shortest round trip of one byte in each of several rounds, by a program of a few lines."""
-    address = nodes.seat(0)["MASTER_ADDR"]
-    answering = nodes.start(0, [sys.executable, "-c", PING_PONG, address, "answer"])
-    assert answering.stdout.readline() == "ready\n"
-    asking = nodes.start(1, [sys.executable, "-c", PING_PONG, address, "ask"])
-    said, errors = asking.communicate(timeout=30)
-    answering.communicate(timeout=30)
-    assert asking.returncode == 0, errors
-    return [float(line) for line in said.split()]
+    """Half of the shortest round trip of one byte in each of several rounds, by a program of a few lines.
+
+    Both nodes have the cores of this machine, and to wake another core takes several times as long as to go
+    on with the same one (7 µs and 13 to 26 were seen). Which it is for the doctor is the system's choice, so
+    that both count.
+    """
+    address, cores = nodes.seat(0)["MASTER_ADDR"], sorted(os.sched_getaffinity(0))
+    found = []
+    for core in (cores[0], cores[-1]):
+        words = [sys.executable, "-c", PING_PONG, address]
+        answering = nodes.start(0, [*words, "answer", str(cores[0])])
+        assert answering.stdout.readline() == "ready\n"
+        asking = nodes.start(1, [*words, "ask", str(core)])
+        said, errors = asking.communicate(timeout=30)
+        answering.communicate(timeout=30)
+        assert asking.returncode == 0, errors
+        found += [float(line) for line in said.split()]
+    return found
 
 
 @pytest.mark.parametrize("rate", [GBIT, MBIT_100])
@@ -179,7 +190,7 @@ def test_a_cut_link_is_named_and_the_run_ends_with_the_bits_of_one_rank(nodes, r
         nodes.mend()
     # a beat is at most half a second old when the link is cut; the rest is the machine's own slowness
     assert named_s < AFTER_S + 5.0
-    assert at < 96, "the link was cut in the middle of the run"
+    assert at < STEPS, "the link was cut in the middle of the run"
     codes, said = ends(processes)
     assert codes == [0, 0], said
     told = said[0][1]
@@ -189,7 +200,7 @@ def test_a_cut_link_is_named_and_the_run_ends_with_the_bits_of_one_rank(nodes, r
     assert "goes on after" not in told, "of a stall that was not told, the end is not told either"
     assert digest_of(out) == digest_of(reference)
     verdict = compare(Record.read(reference).steps(), Record.read(out).steps())
-    assert (verdict.verdict, verdict.num_steps) == ("same", 96)
+    assert (verdict.verdict, verdict.num_steps) == ("same", STEPS)
 
 
 def test_a_link_that_stays_cut_ends_the_run_which_resumes_to_the_same_bits(nodes, reference, tmp_path):

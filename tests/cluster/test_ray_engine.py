@@ -154,8 +154,8 @@ def test_an_end_is_counted_once_whoever_tells_of_it(tmp_path):
     attempt.end(2, requeued=True)  # of the first worker, which was about to end as well
     ends = [row for row in rows_of(attempts_path(attempt.folder, 0)) if row["event"] == "ended"]
     assert len(ends) == 1
-    sight = sight_of(attempt.folder, 0, time.time())
-    assert (sight.state, sight.num_attempts, sight.wait_s) == ("pending", 1, 2.0)
+    sight = sight_of(attempt.folder, 0, ends[0]["time"] + 5.0)
+    assert (sight.state, sight.num_attempts, sight.wait_s) == ("pending", 1, 2.0 + 5.0), "it waits again"
     attempt.end(2, reason="Ray starts ranks no more often")
     attempt.end(2, reason="again")
     sight = sight_of(attempt.folder, 0, time.time())

@@ -112,6 +112,12 @@ def pid_of(run, rank):
     return next((begun.pid for begun in Roll(run).started if begun.rank == rank), None)
 
 
+def new_pid_of(run, rank, known):
+    """The process of a rank that is none of those that are known, or None before it was started."""
+    pids = [begun.pid for begun in Roll(run).started if begun.rank == rank and begun.pid not in known]
+    return pids[-1] if pids else None
+
+
 def told(folder):
     """All that runners and commands said, for a test that failed."""
     return "\n".join(
@@ -182,14 +188,18 @@ def test_a_study_is_a_job_of_one_worker_which_is_finished_also_if_it_says_no(
     assert "under Ray" not in said, "the ranks are its own"
 
 
-def test_a_worker_that_may_not_be_started_again_is_told_with_the_setting(cluster, tmp_path):
+def test_a_worker_that_is_lost_too_often_is_told_with_the_setting(cluster, tmp_path):
     folder = tmp_path / "jobs"
     samestep("submit", DIGITS, "--on", "ray", "--address", cluster, "--cpu", "--set", "epochs=100000",
-             "--option", "max_failures=0", "--out", folder, cwd=tmp_path)  # fmt: skip
-    pid = wait_for(lambda: pid_of(folder / "1-rank", 0), folder)
-    os.kill(worker_above(pid), signal.SIGKILL)
+             "--option", "max_failures=1", "--out", folder, cwd=tmp_path)  # fmt: skip
+    killed = []
+    for _ in range(2):
+        pid = wait_for(lambda: new_pid_of(folder / "1-rank", 0, killed), folder)
+        os.kill(worker_above(pid), signal.SIGKILL)
+        killed.append(pid)
     job = until(folder, lambda jobs: jobs["1-rank"]["state"] in OVER, 600)["1-rank"]
-    assert job["state"] == "failed" and "max_failures" in job["reason"], (job, told(folder))
+    assert (job["state"], job["attempts"]) == ("failed", 2), (job, told(folder))
+    assert "no more often (max_failures), and rank 0 is lost" in job["reason"]
 
 
 def test_what_the_cluster_will_never_have_is_said_while_it_waits(cluster, tmp_path):

@@ -7,10 +7,10 @@ from cluster_requests import request_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samestep.cluster.plan import Wish, lead_of, pairs_of, requests_of, sweep_of, time_like
+from samestep.cluster.local import Local
+from samestep.cluster.plan import Wish, lead_of, pairs_of, requests_of, sweep_of
 from samestep.cluster.request import Request, bytes_of, clock, nodes_for, one_line, seconds_of
 from samestep.errors import ConfigError
-from samestep.record import RecordWriter
 
 HOME, WORKDIR = Path("/shared/jobs"), Path("/home/ada")
 
@@ -135,13 +135,35 @@ def test_a_training_is_told_in_time_also_where_there_is_little():
     assert lead_of(240) == 60 and lead_of(20) == 10
 
 
-def test_the_time_limit_comes_from_a_run_like_it(tmp_path):
-    writer = RecordWriter(tmp_path, 0)
-    writer.describe(num_steps=1000)
-    with pytest.raises(ConfigError, match="0 timed steps"):
-        time_like(tmp_path)
-    for step in range(1, 12):
-        writer.step(step, step_s=100.0 if step == 1 else 2.0)
-    writer.close()
-    # 3 minutes to start and 1.5 times 1,000 median steps of 2 s; the slow first one decides nothing
-    assert time_like(tmp_path) == 180 + 3000
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"gpu_memory_bytes": 2**30}, "--gpu-memory: only HTCondor"),
+        ({"gpu_capability": 8.0, "engine": "ray"}, "--gpu-capability: only HTCondor.* --on is ray"),
+        ({"gpu_type": "A100", "device": "cpu"}, "--cpu asks for no GPUs, and --gpu-type"),
+        ({"gpu_memory_bytes": 1, "engine": "htcondor", "device": "cpu"}, "--cpu asks for no GPUs"),
+    ],
+)
+def test_what_nobody_would_hear_is_refused(more, match):
+    with pytest.raises(ConfigError, match=match):
+        requests_of(wish(**more), home=HOME, workdir=WORKDIR)
+
+
+def test_a_job_of_this_machine_is_on_one_and_has_no_limits():
+    (request,) = requests_of(wish(engine="local", worlds=(9,), per_node=8), home=HOME, workdir=WORKDIR)
+    assert request.needs.num_nodes == 1 and Local().files(request) == {}
+    for more, name in (
+        ({"time_s": {9: 60}}, "--time and --like"),
+        ({"memory_per_rank_bytes": 1}, "--memory"),
+        ({"gpu_type": "A100"}, "--gpu-type"),
+        ({"options": {"nice": "1"}}, "--option"),
+    ):
+        (request,) = requests_of(wish(engine="local", worlds=(9,), **more), home=HOME, workdir=WORKDIR)
+        with pytest.raises(ConfigError, match=f"leave out {name}, or"):
+            Local().files(request)
+
+
+def test_each_world_size_has_its_time_limit():
+    one, four = requests_of(wish(time_s={1: 7200, 4: 240}), home=HOME, workdir=WORKDIR)
+    assert (one.needs.time_s, one.lead_s) == (7200, 120)
+    assert (four.needs.time_s, four.lead_s) == (240, 60)

@@ -31,7 +31,7 @@ def _empty_queue(lab):
 def run(*words, cwd=None, code=0):
     """What a command of Samestep's prints, which must end as expected."""
     done = subprocess.run(
-        [*SAMESTEP, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120,
+        [*SAMESTEP, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=280,
         env={**os.environ, **ENV},
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

@@ -62,7 +62,7 @@ def test_a_clock_that_is_off_is_told_within_its_bound():
 
 
 def test_a_link_that_is_late_has_its_latency(monkeypatch):
-    monkeypatch.setattr(link, "NUM_TRIPS", 5)
+    monkeypatch.setattr(link, "NUM_TRIPS", 1)
     monkeypatch.setattr(link, "FIRST_BYTES", 1 << 16)
     monkeypatch.setattr(link, "MOST_BYTES", 1 << 16)
     with answering() as port:

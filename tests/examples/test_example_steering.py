@@ -75,11 +75,11 @@ def test_the_page_shows_what_is_verified_here():
     assert {command for command in SHOWN if command.startswith("samestep verify")} <= set(CAUSES)
 
 
-def losses(start, folder):
-    """What the trainings of the page that begin like this end at, in its order."""
+def losses(start, folder, end=""):
+    """What the trainings of the page that begin and end like this end at, in its order."""
     found = []
     for command, shown in SHOWN.items():
-        if command.startswith(start):
+        if command.startswith(start) and command.endswith(end):
             code, text = said(command, folder)
             assert code == 0, text
             shown.assert_said(text)
@@ -88,8 +88,22 @@ def losses(start, folder):
 
 
 def test_the_loss_grows_with_the_ranks_in_their_recipe(folder):
-    one, two, four = losses("samestep train --gpus", folder)
+    one, two, four = losses("samestep train --gpus", folder, "train.py")
     assert 5 * one < four and one < two < four
+
+
+def test_with_a_batch_for_all_the_loss_stays(folder):
+    assert losses("samestep train --gpus", folder, "--batch all") == [0.006] * 3  # of three digits
+
+
+def test_the_table_has_what_the_commands_say():
+    page = (EXAMPLES / NAME / "README.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for ranks, *cells in rows:
+        for cell, end in zip(cells, ("", " --batch all"), strict=True):
+            (line,) = SHOWN[f"samestep train --gpus {ranks} -- python train.py{end}"].lines
+            assert re.sub(r"^\[rank 0\] | in … s", "", line) == cell
 
 
 def test_four_ranks_of_the_same_step_end_where_one_does(folder):

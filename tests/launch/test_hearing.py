@@ -75,6 +75,17 @@ def test_who_left_in_good_order_is_not_missed(pair):
     assert looked(hearing, 100.0) == []
 
 
+def test_who_leaves_after_a_silence_that_was_told_is_heard_again(pair):
+    hearing, beating = pair
+    heard(hearing, beating, 10.0)
+    (silent,) = looked(hearing, 20.0)
+    assert isinstance(silent, Silent)
+    beating.close()
+    (again,) = looked(hearing, 21.0, until=bool)
+    assert isinstance(again, HeardAgain) and again.seconds == 11.0
+    assert looked(hearing, 100.0) == []
+
+
 def test_another_knows_that_it_is_cut_off_once_the_first_is_not_heard_any_more(pair):
     hearing, beating = pair
     assert not beating.is_cut_off(1e6), "who never heard the first does not miss it"

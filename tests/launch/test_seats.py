@@ -5,9 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from samestep.launch.job import Job
+from samestep.launch.limits import Limits
+from samestep.launch.local import attend
 from samestep.launch.machine import address_at, gpus_at, interface_at
 from samestep.launcher import Seat
 
@@ -82,6 +86,23 @@ def test_a_folder_that_is_not_shared_is_named(tmp_path):
     codes, said = ends(start(2, ["--out", str(tmp_path / "run-{index}")]))
     assert codes == [2, 2]
     assert "is not one folder for all machines" in said[0][1], said
+    assert "is not one folder for all machines" in said[1][1], said
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_torch_says_elsewhere_is_told_if_that_ended_badly(tmp_path, monkeypatch, capfd, code):
+    """A run that ended well does not end with the traces of agents that the first did not wait for."""
+    talk = [sys.executable, "-c", f"print('recvValue failed'); raise SystemExit({code})"]
+    monkeypatch.setattr("samestep.launch.agent.command_of", lambda **_: talk)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    is_good = attend(
+        Job(command="train", target="x"),
+        gpus=Limits(most=2),
+        out=tmp_path,
+        seat=replace(seat(1), port=free_port()),
+    )
+    assert is_good == (code == 0)
+    assert ("recvValue failed" in capfd.readouterr().err) == (code == 1)
 
 
 def test_a_failure_elsewhere_is_told_by_the_first(tmp_path):

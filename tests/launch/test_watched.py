@@ -182,6 +182,11 @@ def test_what_becomes_of_a_process_after_its_program_is_no_failure(tmp_path, tex
     assert ended.status == "finished" and ended.failure is None
 
 
+def test_the_exit_code_is_the_programs_whatever_becomes_of_its_process(tmp_path):
+    ended, _ = run(tmp_path, "import atexit, os, sys\natexit.register(os.abort)\nsys.exit(7)", ranks=1)
+    assert ended.status == "failed" and ended.exit_codes == {0: 7}
+
+
 def test_a_process_that_hangs_on_its_way_out_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LINGER_S", 0.2)
     ended, _ = run(tmp_path, "import atexit, time\natexit.register(time.sleep, 600)", ranks=1)

@@ -161,6 +161,34 @@ def test_saving_is_a_checkpoint(tmp_path):
     assert sum(row.phases_s.get("other", 0.0) for row in later) < 3 * 0.02
 
 
+def test_what_is_between_steps_or_after_them_is_of_none(tmp_path):
+    model = Asleep(4, 2)
+    model.seconds = seconds = 0.01
+
+    class Late:
+        def __reduce__(self):
+            time.sleep(0.2)
+            return (float, (1.0,))
+
+    with timing(tmp_path, block=8):
+        train(model, DataLoader(Slow(5, 0.0)))
+        torch.save(Late(), tmp_path / "x.pt")
+        train(model, DataLoader(Slow(2, 0.0)))
+        torch.save(Late(), tmp_path / "x.pt")
+        time.sleep(0.1)
+    first, steps, after = rows(tmp_path, Timing)
+    assert (first.num_steps, steps.num_steps, after.num_steps) == (1, 6, 0)
+    assert all(seconds <= step_s < 0.2 for step_s in steps.step_s)
+    assert (
+        0.2
+        <= steps.phases_s["checkpoint"]
+        < 0.4
+        <= steps.phases_s["checkpoint"] + after.phases_s["checkpoint"]
+    )
+    assert sum(steps.step_s) + steps.phases_s["checkpoint"] == pytest.approx(steps.seconds, abs=0.005)
+    assert after.phases_s["other"] >= 0.1 > steps.phases_s["other"]
+
+
 def test_losses_are_means_over_backward_passes_without_the_scale(tmp_path):
     weight = nn.Parameter(torch.ones(()))
     optimizer = torch.optim.SGD([weight], 0.0)

@@ -8,24 +8,34 @@ from contextlib import contextmanager
 from samestep.observations import FORMAT, Observations, ObservationWriter, observations_path
 from samestep.observed import VERSION, Start
 
+ABORTED = "terminate called without an active exception"
+"""What gloo ends a rank with now and then, after all its work is done (pytorch #190489), watched or not."""
+
 
 def run(*arguments, probe=None, ranks=None, options=(), cwd=None, **environment):
-    """Run a program; `probe` is the folder that is filled, and `ranks` makes torchrun start it."""
+    """Run a program; `probe` is the folder that is filled, and `ranks` makes torchrun start it.
+
+    One of several ranks that torch has aborted is run again, twice at most: torchrun takes it for a failure.
+    """
     command = [sys.executable]
     if ranks is not None:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     if probe is not None:
         command += ["-m", "samestep.probe", str(probe), *options]
     env = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(
-        [*command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=env,
-        cwd=cwd,
-        timeout=120,
-        check=False,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [*command, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=env,
+            cwd=cwd,
+            timeout=120,
+            check=False,
+        )
+        if ranks is None or ABORTED not in done.stderr:
+            break
+    return done
 
 
 @contextmanager

@@ -47,14 +47,15 @@ def test_a_bar_within_the_noise_is_called_noise_and_others_are_not():
         assert ("noise: " in lines[name]) == is_noise == ("░" in lines[name])
 
 
-@pytest.mark.parametrize("width", [44, 60, 70, 100])
+@pytest.mark.parametrize("width", [40, 44, 60, 70, 100])
 def test_no_number_of_a_bar_is_cut_off(width):
     result = Job(exchange_s=5e-3, noise=0.05).result(worlds=(1, 2))
     text = shown(result, width=width)
     lines = text[text.index("where a step") :].splitlines()[1:]
     bars = lines[: next(i for i, line in enumerate(lines) if "measured" in line)]
-    assert any("noise" in line for line in bars)
-    assert all(line.rstrip().endswith(("s", ")")) and len(line) <= width for line in bars)
+    sign = "~" if width < 44 else "noise"
+    assert any(sign in line for line in bars) and ("~ is noise" in text) == (sign == "~")
+    assert all(line.rstrip().endswith(("s", ")", "~")) and len(line) <= width for line in bars)
 
 
 def test_every_bar_is_seen_wherever_it_ends():
@@ -87,14 +88,39 @@ def test_a_bar_that_cannot_be_there_is_not_called_noise():
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_every_line_fits_and_the_speedup_is_always_there(width):
     text = shown(JOB.result(), width=width)
-    assert max(map(len, text.splitlines())) <= width
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    assert "speedup" in text and all(f"{cell.speedup:.2f}" in text for cell in JOB.result().cells[1:])
     if width >= 60:
         assert "speedup (ideal)" in text and "examples/s" in shown(JOB.result(), width=120)
+
+
+def test_a_narrow_table_has_its_marks_below():
+    result = JOB.result()
+    result.fairness = [Mark(mark="busy", reason="Others worked.", gpus=2, batch_size=32)]
+    lines = shown(result, width=40).splitlines()
+    row = next(i for i, line in enumerate(lines) if f"{result.cells[1].speedup:.2f}" in line and "ms" in line)
+    assert lines[row].split()[0] == "2" and lines[row + 1].strip() == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("half", "told"), [(0.0042, "±0.42%"), (0.26, "±26%"), (1.034, "±103%"), (12, "±1200%")]
+)
+def test_how_well_a_step_is_known(half, told):
+    result = JOB.result(worlds=(1, 2))
+    cell = result.cells[1]
+    high = cell.step_s * (1 + 2 * half)
+    result.cells[1] = replace(cell, step_low_s=cell.step_s, step_high_s=high)
+    assert f"{told} " in shown(result)
 
 
 def test_what_is_piped_is_not_cut():
     text = shown(JOB.result(), width=40, is_piped=True)
     assert "memory/rank" in text and "…" not in text
+
+
+def test_large_batches_are_told_in_full():
+    lines = shown(JOB.result(worlds=(1, 3), batches=(65536,)), width=120).splitlines()
+    assert any("65,536" in line for line in lines) and any("21,845" in line for line in lines)
 
 
 def test_a_terminal_without_unicode_has_other_bars():

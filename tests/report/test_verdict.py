@@ -99,10 +99,17 @@ def test_it_fits_the_width(width, num_steps):
 
 def test_of_many_steps_those_around_the_difference_are_shown():
     text = shown(verdict(500, 300))
-    assert "436 steps not shown" in text
+    assert "436 steps not shown" in " ".join(text.split())
     caret = next(line for line in text.splitlines() if "^" in line)
     row = next(line for line in text.splitlines() if line.startswith("forward "))
     assert row[caret.index("^") - 1 : caret.index("^") + 1] == "≈≠"
+
+
+def test_a_dot_is_explained_where_there_is_one():
+    table = [[quantity, step, "equal"] for quantity in ("inputs", "weight") for step in range(1, 9)]
+    equal = {"verdict": "equal", "first_difference": None, "findings": [], "remarks": []}
+    assert "· not compared" in shown(**equal, table=table[1:])
+    assert "·" not in shown(**equal, table=table)
 
 
 def test_a_terminal_that_knows_only_ascii():

@@ -42,6 +42,8 @@ def test_times_counts_and_lists():
     assert ranks([1, 0, 1]) == "ranks 0 and 1" and ranks([3]) == "rank 3" and ranks([]) == ""
     assert ranks(range(1000)).endswith("14, 15 and more")
     assert number(1234567) == "1,234,567"
+    assert (number(16384.0), number(65536 / 3), number(64 / 3)) == ("16,384", "21,845", "21.33")
+    assert (number(0.000012345), number(-98765.4), number(1e20)) == ("1.234e-05", "-98,765", "1e+20")
 
 
 @given(st.floats(width=32, allow_nan=False))

@@ -11,11 +11,11 @@ from rows import row
 from synthetic import Job
 
 from samestep.errors import ConfigError, RecordError
-from samestep.observed import Layer, Model, Spawn, Step
+from samestep.observed import Group, Layer, Model, Spawn, Step
 from samestep.scale.asked import Asked
 from samestep.scale.folder import SweepFolder
 from samestep.scale.measure import measure
-from samestep.scale.variants import Cell
+from samestep.scale.variants import Cell, Variant
 
 ASKED = Asked(worlds=(1, 2), most_rounds=3, fewest_rounds=3)
 
@@ -164,6 +164,14 @@ def test_one_rank_that_fails_leaves_times_without_speedups(runner):
     result = measured(runner).result
     assert [cell.status for cell in result.cells] == ["failed", "measured"]
     assert result.cells[1].step_s and result.cells[1].speedup is None
+    # they are worth more rounds: a model may need more than one GPU
+    assert result.num_rounds == 3
+
+
+def test_where_only_one_rank_runs_a_round_is_enough(runner):
+    runner.failing = {"looks/2": "no memory"}
+    result = measured(runner).result
+    assert [cell.status for cell in result.cells] == ["measured", "failed"] and result.num_rounds == 1
 
 
 def test_a_variant_that_fails_leaves_the_gap_in_one_piece(runner):
@@ -171,6 +179,8 @@ def test_a_variant_that_fails_leaves_the_gap_in_one_piece(runner):
     result = measured(runner).result
     assert [part.name for part in result.gaps[0].parts] == ["not told apart"]
     assert sum("silent" in name for name in names(runner)) == 1
+    (mark,) = [each for each in result.fairness if each.mark == "failed-run"]
+    assert "failed, and parts of the gap are not told apart. it hung. " in mark.reason and mark.gpus == 2
 
 
 def test_a_program_without_steps_is_refused_in_a_sentence(runner):
@@ -241,11 +251,12 @@ def test_what_failed_is_tried_again_when_the_sweep_goes_on(runner):
     assert third.asked == []
 
 
-def test_other_settings_and_other_versions_are_refused(tmp_path):
+def test_other_settings_and_other_versions_are_refused(runner, tmp_path):
     folder = SweepFolder(tmp_path)
     folder.begin({"--gpus": [1, 2]})
+    measured(runner)
     folder.begin({"--gpus": [1, 2]})
-    with pytest.raises(ConfigError, match=r"--gpus is .1, 2. there and now .1, 4."):
+    with pytest.raises(ConfigError, match="--gpus is 1,2 there and now 1,4"):
         folder.begin({"--gpus": [1, 4]})
     (tmp_path / "sweep.json").write_text(json.dumps({"version": 99, "settings": {}}))
     with pytest.raises(RecordError, match="version 99"):
@@ -253,6 +264,51 @@ def test_other_settings_and_other_versions_are_refused(tmp_path):
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(RecordError, match="cannot be read"):
         folder.begin({})
+
+
+def test_where_nothing_was_measured_something_else_may_be_asked_for(runner):
+    folder = SweepFolder(runner.out)
+    folder.begin({"program": ["train.py"]})
+    runner.num_steps = 6
+    with pytest.raises(ConfigError, match="ended after 6 steps"):
+        measured(runner)
+    folder.keep(Job(failing=("full-2x8",)).run(Variant(gpus=2, batch_size=8, kind="full"), 1))
+    folder.begin({"program": ["longer.py"]})
+    assert folder.look(1) is None and folder.runs == []
+    longer = Pretended(out=runner.out, num_steps=16)
+    assert measured(longer).result.cells[1].speedup
+    with pytest.raises(ConfigError, match=r"program is longer\.py there"):
+        folder.begin({"program": ["train.py"]})
+
+
+def test_a_round_that_failed_is_told_beside_those_that_did_not(runner):
+    fine = measured(runner).result
+    assert "failed-run" not in fine.cells[1].marks
+    last = max(int(name[5:8]) for name in names(runner) if "full-2x8" in name)
+    again = Pretended(out=runner.out / "again", num_steps=16, failing={f"{last:03d}-full-2x8": "no memory."})
+    result = measured(again).result
+    assert result.cells[1].status == "measured" and result.cells[1].marks.count("failed-run") == 1
+    (mark,) = [each for each in result.fairness if each.mark == "failed-run"]
+    assert "Round 3 of full (2 GPUs, batch 8) failed, and its other rounds count. no memory. " in mark.reason
+    assert f"runs/{last:03d}-full-2x8" in mark.reason
+
+
+def test_many_runs_that_failed_are_told_each_and_marked_once(runner):
+    runner.failing = {"silent-2x8": "it hung", "cached-2x8": "no memory"}
+    result = measured(runner).result
+    assert len([each for each in result.fairness if each.mark == "failed-run"]) == 2
+    assert result.cells[1].marks.count("failed-run") == 1
+
+
+def test_of_what_is_refused_nothing_better_is_promised(runner):
+    assert measured(runner).result.outlook
+    runner.out /= "alone"
+    runner.batch = lambda size: 8 * size
+    runner.edit = lambda found, rank, size: None if isinstance(found, Group) else found
+    result = measured(runner).result
+    assert result.cells[1].status == "refused" and result.outlook == "" and result.num_rounds == 1
+    assert result.stopped_because.startswith("no number of GPUs can be compared with one")
+    assert result.cells[1].marks[0] == "no-process-group" and result.remarks == []
 
 
 def test_it_stops_when_the_time_is_up_and_says_how_long_is_left(runner):

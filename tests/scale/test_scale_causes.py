@@ -60,6 +60,19 @@ class TestInputBound:
         assert "8 cores for 4 ranks allow 2" in finding.fix or "8 cores for 1 rank allow 8" in finding.fix
         assert "cheaper to fetch" in finding.fix
 
+    @pytest.mark.parametrize(
+        ("changed", "is_limited"),
+        [
+            ({"facts": {"cpu_s": 0.01}}, False),
+            ({}, True),
+            ({"facts": {"cpu_s": 0.01}, "loading": {"num_workers": 2}}, True),
+            ({"facts": {"cpu_s": 0.01}, "host": {"other_cores": 4.0}}, True),
+        ],
+    )
+    def test_a_rank_that_waits_for_a_disk_may_have_more_workers_than_cores(self, changed, is_limited):
+        finding = told(Job(fetch_s=2e-2, num_cores=2, **changed), "input-bound", worlds=(1, 2))
+        assert ("cheaper to fetch" in finding.fix) == is_limited != ("set num_workers to" in finding.fix)
+
     def test_a_twentieth_is_not_worth_it(self):
         assert Job(fetch_s=5e-5).causes() == []
 
@@ -212,7 +225,12 @@ class TestDuplicatedWork:
     def test_ranks_that_have_the_same_examples_in_a_step(self):
         looks = {size: look(size, repeats=float(size)) for size in (1, 2, 4)}
         finding = told(Job(looks=looks), "duplicated-work")
-        assert "each one of a step is in it 2 times" in finding.message
+        assert "each one of a step is in it 2 times" in finding.message and "Sampler" in finding.fix
+        stream = Job(looks=looks, loading={"num_examples": None})
+        assert "Sampler" not in (fix := told(stream, "duplicated-work").fix) and "every N-th example" in fix
+
+    def test_examples_that_are_all_alike_tell_nothing(self):
+        assert Job(looks={size: look(size, repeats=32.0 * size) for size in (1, 2, 4)}).causes() == []
 
     def test_a_sampler_that_repeats_examples_on_one_rank_too(self):
         assert Job(looks={size: look(size, repeats=2.0) for size in (1, 2, 4)}).causes() == []
@@ -306,8 +324,9 @@ class TestDevices:
     ("told_as", "value", "text"),
     [
         (told_s, 12.3456, "12.3 s"), (told_s, 0.0123456, "12.3 ms"), (told_s, 1.5e-5, "15 µs"),
-        (told_s, -0.002, "-2 ms"), (told_bytes, 4e9, "4 GB"), (told_bytes, 1500, "1.5 kB"),
-        (told_bytes, 12, "12 bytes"),
+        (told_s, -0.002, "-2 ms"), (told_s, 3723.4, "3,723 s"), (told_s, 0.9996, "1 s"),
+        (told_s, 0.99, "990 ms"), (told_s, 9.9996e-4, "1 ms"), (told_bytes, 4e9, "4 GB"),
+        (told_bytes, 1500, "1.5 kB"), (told_bytes, 12, "12 bytes"),
     ],
 )  # fmt: skip
 def test_numbers_in_words(told_as, value, text):

@@ -69,6 +69,19 @@ class TestRefused:
         facts = {2: {"rank_examples": (16.0, 16.0)}}
         assert "where 64 were due" in is_refused(judge(sweep, Job(facts=facts).runs(sweep)), "other-examples")
 
+    def test_a_batch_that_the_data_set_does_not_have(self):
+        few = {"num_examples": 20, "num_drawn": 20}
+        facts = {1: {"rank_examples": (20.0,)}, 2: {"rank_examples": (10.0, 10.0)}}
+        found = result(Job(loading=few, facts=facts))
+        assert [cell.status for cell in found.cells] == ["refused", "refused"]
+        assert "Steps of 32 examples were asked for" in (reason := is_refused(found, "other-examples"))
+        assert "has 20, so that they have 20; ask for a batch of at most 20" in reason
+        # a loader that begins anew within a step has them all the same
+        assert result(Job(loading=few)).cells[1].status == "measured"
+        # the last batch of an epoch may be smaller
+        many = {"num_examples": 40, "num_drawn": 40}
+        assert result(Job(loading=many, facts=facts)).cells[1].status == "measured"
+
     def test_one_example_in_a_hundred_is_let_pass(self):
         assert result(Job(facts={2: {"rank_examples": (16.0, 15.7)}})).fairness == []
 

@@ -164,6 +164,19 @@ class TestWithoutLoaders:
         assert "input-bound" in job.causes(worlds=(1, 2))
 
 
+class TestTheSameExamplesOnEveryRank:
+    def test_they_are_not_compared(self):
+        job = Job(looks={1: good(1, repeats=1.0), 2: good(2, repeats=2.0)})
+        result = job.result(worlds=(1, 2))
+        assert result.cells[1].status == "refused" and result.cells[1].marks == ("repeated-examples",)
+        assert "each one of a step is in it 2 times" in result.fairness[0].reason
+
+    @pytest.mark.parametrize("repeats", [(1.0, 1.2), (1.0, None), (None, 2.0), (2.0, 2.0), (32.0, 64.0)])
+    def test_few_that_are_drawn_again_or_what_nobody_can_tell(self, repeats):
+        job = Job(looks={size: good(size, repeats=repeats[size - 1]) for size in (1, 2)})
+        assert job.result(worlds=(1, 2)).cells[1].status == "measured"
+
+
 class TestWithoutAGroup:
     def test_ranks_that_train_alone_are_not_compared(self):
         job = Job(looks={1: good(1, is_joined=False), 2: good(2, is_joined=False)})

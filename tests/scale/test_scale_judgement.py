@@ -109,6 +109,18 @@ def test_how_busy_the_host_was():
     assert judge(sweep, unknown).cells[0].cpu_utilisation is None
 
 
+def test_one_gpu_is_as_fast_as_itself_however_noisy():
+    for rounds in (1, 2, 6):
+        one = Job(drift=0.5, run_noise=0.5).result(worlds=(1, 2), rounds=rounds).cells[0]
+        assert one.speedup_low == one.speedup == one.speedup_high == one.efficiency == 1.0
+
+
+def test_no_step_takes_less_than_nothing():
+    cells = Job(drift=1.0, run_noise=1.0).result(rounds=2).cells
+    assert all(cell.relative_half_width > 0.5 for cell in cells)
+    assert min(cell.step_low_s for cell in cells) == 0.0
+
+
 class TestFailures:
     def test_a_cell_says_why(self):
         result = Job(failing=("full-4x32",)).result()

@@ -5,7 +5,7 @@ from synthetic import Job
 
 from samestep.errors import ConfigError
 from samestep.scale.plan import Sweep
-from samestep.scale.runs import check_same, has_norms, line_of, read_lines, read_runs
+from samestep.scale.runs import TEXT, check_same, has_norms, line_of, read_lines, read_runs
 from samestep.scale.variants import Variant
 
 SWEEP = Sweep(worlds=(1, 2), batches=(8,))
@@ -48,9 +48,18 @@ def test_other_settings_are_refused_by_name(tmp_path):
     asked = Sweep(worlds=(1, 4), batches=(8,)).settings() | {"program": ["other.py"]}
     with pytest.raises(ConfigError) as refused:
         check_same(asked, kept, tmp_path)
-    assert "program is ['train.py'] there and now ['other.py']" in str(refused.value)
-    assert "worlds is [1, 2] there and now [1, 4]" in str(refused.value)
+    assert "program is train.py there and now other.py" in str(refused.value)
+    assert "worlds is 1,2 there and now 1,4" in str(refused.value)
     assert "--out" in str(refused.value)
+
+
+def test_settings_are_told_as_they_are_typed(tmp_path):
+    kept = {"--batch": None, TEXT: "830d2f7d"}
+    with pytest.raises(ConfigError) as refused:
+        check_same({"--batch": [32, 64], TEXT: "4ce50ed3"}, kept, tmp_path)
+    assert (
+        "--batch is not given there and now 32,64; the text of the program has changed" in f"{refused.value}"
+    )
 
 
 def test_norms_that_are_synchronised_are_seen_on_several_ranks():

@@ -36,7 +36,10 @@ def model(**changes):
 
 
 def blocks(times, length=5, phases_s=lambda first: {}, num_examples=8, **changes):
-    """Timing rows of steps 1, 2, … that took so long, with so many examples a step."""
+    """Timing rows of steps 1, 2, … that took so long, with so many examples a step.
+
+    A change may be a function of a row's first step.
+    """
     found = []
     for start in range(0, len(times), length):
         part = np.asarray(times[start : start + length], dtype=float)
@@ -46,5 +49,6 @@ def blocks(times, length=5, phases_s=lambda first: {}, num_examples=8, **changes
             "step_s": tuple(part.tolist()), "phases_s": phases_s(start + 1), "cpu_s": float(part.sum()),
             "rss_bytes": 1000 + start, "device_bytes": 0,
         }  # fmt: skip
-        found.append(Timing(**plain | changes))
+        changed = {name: each(start + 1) if callable(each) else each for name, each in changes.items()}
+        found.append(Timing(**plain | changed))
     return found

@@ -67,13 +67,13 @@ class TestNotSynchronised:
             return each
 
         finding = told(not_synchronised, Tiny(out=tmp_path, norm="local", edit=edit).paired())
-        assert "BatchNorm1d norm and 1 more normalises" in finding.message
+        assert "BatchNorm1d norm and 1 more normalise with the examples of their own rank" in finding.message
 
     def test_one_that_claims_to_be_synchronised(self, tmp_path):
         tiny = Tiny(out=tmp_path, norm="local", edit=of_kind("MinkowskiSyncBatchNorm"))
         finding = told(not_synchronised, tiny.paired())
         assert finding.cause == "sync-norm-is-local"
-        assert "it exchanges nothing in a training step" in finding.message
+        assert "nothing is exchanged in a training step" in finding.message
         assert "when it runs, not when it is made" in finding.fix
 
     @pytest.mark.parametrize("kind", ["FieldNorm", "IIDBatchNorm2d"])

@@ -10,7 +10,7 @@ class WithSamestep(Library):
 
     settings = (
         'fast mode, update="auto": ranks update a slice each where that pays; as it comes, so through shared '
-        "memory and with freed memory kept"
+        "memory, with freed memory kept and torch's compiler not loaded"
     )
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from samestep.advise.cells import Cell, cell_of, checked
+from samestep.advise.cells import Cell, cells_of, checked
 from samestep.advise.context import Context
 from samestep.advise.convergence import Growth, cannot_share, growth, too_small
 from samestep.advise.length import Length, run_of
@@ -163,8 +163,9 @@ class Question:
 
 def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question: Question) -> Advice:
     """The advice for a job; refuses one that was measured at one number of GPUs alone."""
-    found = [cell if isinstance(cell, Cell) else cell_of(cell) for cell in cells]
-    measured = checked(found)
+    found = cells_of(cells)
+    node = node_of(found, question.gpus_per_node)
+    measured = checked(found, node)
     fewest = measured[0].gpus
     worlds = [gpus for gpus in sorted(set(question.worlds)) if gpus >= fewest]
     if not worlds:
@@ -172,7 +173,6 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
             f"Up to {max(question.worlds)} GPUs were asked about, but the fewest that were measured are "
             f"{fewest}: ask about more with --to, or measure fewer."
         )
-    node = node_of(measured, question.gpus_per_node)
     asked = project(measured, worlds, gpus_per_node=node.gpus)
     if len({cell.gpus for cell in measured}) == 1:
         raise OneWorld(asked)

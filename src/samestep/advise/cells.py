@@ -5,18 +5,28 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from samestep.advise.nodes import Node, node_of
 from samestep.advise.origins import check_one_origin
 from samestep.advise.places import Floats, Places
+from samestep.advise.words import gpus as told_gpus
 from samestep.errors import ConfigError, listed
 
 _DISAGREEMENT = 1.2
 """Examples a second may differ by this factor from what the step's time says: other work between steps."""
 _UNITS = (300.0, 3000.0)
-"""A factor in here between neighbours is milliseconds among seconds."""
+"""A factor in here is milliseconds among seconds; none above the first is of GPUs alone."""
+_STEP_S = (1e-9, 1e9)
+"""No step is shorter than a turn of a clock, or longer than thirty years."""
+MOST_GPUS = 65536
+_BATCHES = frozenset({"batch_per_gpu", "batch_size"})
+_OPTIONAL = frozenset(
+    {"nodes", "gpus_per_node", "accumulate", "step_low_s", "step_high_s", "cpu_utilisation"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +42,8 @@ class Cell:
     batch_per_gpu: float = 1.0
     accumulate: int = 1
     """Turns a step: a GPU works on its examples in so many pieces, one after the other."""
-    nodes: int = 1
+    nodes: int | None = None
+    """None where nobody said it: as many as its GPUs fill."""
     step_low_s: float | None = None
     step_high_s: float | None = None
     """Of an interval of 95 %."""
@@ -52,18 +63,31 @@ class Cell:
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or value != int(value) or value < 1:
+            if isinstance(value, bool) or not math.isfinite(value) or value != int(value) or value < 1:
                 raise ConfigError(f"{name} is {value}, but must be a whole number of 1 or more")
+        if self.gpus > MOST_GPUS:
+            raise ConfigError(f"gpus is {self.gpus}, but at most {MOST_GPUS} can be judged")
         for name in ("step_s", "batch_per_gpu"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(
-                    f"{name} of {self.gpus} GPUs is {value}, but must be above 0: mend or leave out the cell"
+                    f"{name} of {told_gpus(self.gpus)} is {value}, but must be above 0: mend "
+                    "or leave out the cell"
                 )
-        if self.nodes > self.gpus:
+        if not _STEP_S[0] <= self.step_s <= _STEP_S[1]:
             raise ConfigError(
-                f"{self.gpus} GPUs cannot be on {self.nodes} nodes: give nodes at most {self.gpus}"
+                f"a step of {told_gpus(self.gpus)} would take {self.step_s:g} s, which none "
+                "does: see in which unit its time is, and of how many examples"
             )
+        if self.nodes is not None and self.nodes > self.gpus:
+            raise ConfigError(
+                f"{told_gpus(self.gpus)} cannot be on {self.nodes} nodes: give nodes at most {self.gpus}"
+            )
+
+    @property
+    def num_nodes(self) -> int:
+        """As said; 1 where nobody did."""
+        return self.nodes or 1
 
     @property
     def batch_size(self) -> float:
@@ -91,7 +115,14 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
 
     Both times are allowed if they agree.
     """
-    known = {key: value for key, value in values.items() if value not in (None, "")}
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{where} is {values!r}, but must have names: give {{'gpus': 1, 'step_s': 0.5}} or such"
+        )
+    known = {key: value for key, value in values.items() if not _is_absent(key, value)}
+    for key in (*_BATCHES, "gpus", "step_s", "examples_per_s"):
+        if key in known and (isinstance(known[key], bool) or not isinstance(known[key], Real)):
+            raise ConfigError(f"{key} of {where} is {known[key]!r}, but must be a number")
     if "gpus" not in known or not {"step_s", "examples_per_s"} & set(known):
         raise ConfigError(
             f"{where} has {listed(sorted(known)) or 'nothing'}, but needs gpus, and step_s or examples_per_s"
@@ -102,14 +133,20 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
         batch = known["batch_size"] / gpus if "batch_size" in known else 1.0
     step_s, rate = known.get("step_s"), known.get("examples_per_s")
     if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise ConfigError(f"examples_per_s of {gpus} GPUs in {where} is {rate}, but must be above 0")
+        raise ConfigError(f"examples_per_s of {told_gpus(gpus)} in {where} is {rate}, but must be above 0")
     if step_s is None:
         step_s = gpus * batch / rate
-    elif rate is not None and step_s > 0 and {"batch_per_gpu", "batch_size"} & set(known):
+    elif rate is not None and step_s > 0 and _BATCHES & set(known):
         _check_units(gpus, batch, step_s, rate, where)
     names = {each.name for each in fields(Cell)} - {"gpus", "step_s", "batch_per_gpu"}
     others = {key: value for key, value in known.items() if key in names}
     return Cell(gpus=gpus, step_s=step_s, batch_per_gpu=batch, **others)
+
+
+def _is_absent(key: str, value: Any) -> bool:
+    """Whether a cell says nothing by this; tables in memory have NaN where a file has an empty place."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or value == "" or (is_nan and key in _OPTIONAL)
 
 
 def _check_units(gpus: int, batch: float, step_s: float, rate: float, where: str) -> None:
@@ -120,29 +157,46 @@ def _check_units(gpus: int, batch: float, step_s: float, rate: float, where: str
         "step_s looks like milliseconds" if _UNITS[0] < factor < _UNITS[1] else "see which of them is right"
     )
     raise ConfigError(
-        f"{where}: {gpus} GPUs with {batch:g} examples each in {step_s:g} s is {gpus * batch / step_s:.4g} "
-        f"examples a second, but examples_per_s says {rate:.4g}: {hint}"
+        f"{where}: {told_gpus(gpus)} with {batch:g} examples each in {step_s:g} s is "
+        f"{gpus * batch / step_s:.4g} examples a second, but examples_per_s says {rate:.4g}: {hint}"
     )
 
 
-def checked(cells: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
-    """Cells of one job on one machine in order of GPUs, each place once (the geometric mean of repeats)."""
-    found = [cell if isinstance(cell, Cell) else cell_of(cell) for cell in cells]
+def cells_of(values: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
+    """Cells, or named values of them, as cells."""
+    found = list(values)
+    named = [each for each in found if isinstance(each, Mapping)]
+    without = [each for each in named if all(_is_absent(key, each.get(key)) for key in _BATCHES)]
+    if without and len(without) < len(named):
+        raise ConfigError(
+            f"{dict(without[0])} has no batch, but others have: give batch_per_gpu or batch_size for all"
+        )
+    return [each if isinstance(each, Cell) else cell_of(each) for each in found]
+
+
+def checked(cells: Iterable[Cell | Mapping[str, Any]], node: Node | None = None) -> list[Cell]:
+    """Cells of one job on one machine in order of GPUs, each place once (the geometric mean of repeats).
+
+    All of them know their nodes: those of which nobody said it fill nodes like `node`.
+    """
+    found = cells_of(cells)
     if not found:
         raise ConfigError("there is no cell to judge by: measure some with `samestep scale`")
     check_one_origin(found)
+    node = node or node_of(found)
     by_place: dict[tuple[int, int, float], list[Cell]] = defaultdict(list)
     for cell in found:
-        by_place[cell.gpus, cell.nodes, cell.batch_per_gpu].append(cell)
+        nodes = cell.nodes or node.num_for(cell.gpus)
+        by_place[cell.gpus, nodes, cell.batch_per_gpu].append(replace(cell, nodes=nodes))
     for alike in by_place.values():
         _check_turns(alike)
     merged = [_merged(alike) for _, alike in sorted(by_place.items())]
     for one, other in pairwise(merged):
         factor = other.gpu_s_per_example / one.gpu_s_per_example
-        if any(_UNITS[0] < ratio < _UNITS[1] for ratio in (factor, 1 / factor)):
+        if max(factor, 1 / factor) > _UNITS[0]:
             raise ConfigError(
-                f"step_s is {one.step_s:g} on {one.gpus} GPUs and {other.step_s:g} on {other.gpus}: a factor "
-                f"of {max(factor, 1 / factor):.0f} an example; give all of them in seconds"
+                f"step_s is {one.step_s:g} on {told_gpus(one.gpus)} and {other.step_s:g} on {other.gpus}: "
+                f"a factor of {max(factor, 1 / factor):.0f} an example; give all of them in seconds"
             )
     return merged
 
@@ -151,7 +205,7 @@ def _check_turns(alike: Sequence[Cell]) -> None:
     turns = sorted({cell.accumulate for cell in alike})
     if len(turns) > 1:
         raise ConfigError(
-            f"{alike[0].gpus} GPUs with {alike[0].batch_per_gpu:g} examples each were measured with "
+            f"{told_gpus(alike[0].gpus)} with {alike[0].batch_per_gpu:g} examples each were measured with "
             f"accumulate {listed([str(each) for each in turns])}: keep the cells of one of them"
         )
 
@@ -170,7 +224,7 @@ def places_of(cells: Sequence[Cell]) -> tuple[Places, Floats]:
     return (
         Places.of(
             [cell.gpus for cell in cells],
-            [cell.nodes for cell in cells],
+            [cell.num_nodes for cell in cells],
             [cell.batch_per_gpu for cell in cells],
             [cell.accumulate for cell in cells],
         ),

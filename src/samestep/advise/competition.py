@@ -5,7 +5,9 @@ between nodes that were not, or with another batch per GPU. These count alike, t
 all; weights that were learnt did worse on sources that had not taught them. Each is then weighed by what it
 was worth on these cells: the cells of the smaller worlds are made to forecast the larger ones (forward
 chaining), and who missed counts less. Three cells say little about which law is right, so this factor is a
-mild one. Knows no intervals.
+mild one. Five cells or more can prove one: who forecast all of them, from the third on, to the hundredth part
+counts more than all the others together. Few jobs follow a law like that; those that do go on with it. Knows
+no intervals.
 """
 
 from dataclasses import dataclass
@@ -30,9 +32,15 @@ _OTHERS = 0.03
 _FLOOR = 0.05
 """Added to a law's mean miss: smaller ones do not tell laws apart, since cells themselves are that noisy."""
 _POWER = 0.5
+_PROVEN = 0.01
+"""Of a cell's time: a law that never missed by more from `_FROM` cells on is proven by `_TO` of them."""
+_FROM, _TO = 3, 5
+_FOR_MOST = 5.0
+"""Times what all others count for together."""
 
 _LAST, _LOG = laws.LAST_EFFICIENCY.name, laws.LOGARITHMIC.name
 _AMDAHL, _BANDWIDTH, _TIERS = laws.AMDAHL.name, laws.BANDWIDTH.name, laws.HIERARCHICAL.name
+_UNIVERSAL = laws.UNIVERSAL.name
 
 
 def _named(*names: str) -> Floats:
@@ -50,9 +58,12 @@ _INSIDE = _led_by(EXPERIENCE, _LAST, _LOG)
 # the law that knows tiers; and of those that do not, two of few losses, one of many and one between: what is
 # fitted across tiers errs to either side. No others: some of them then lose all that there is to lose
 _BETWEEN = _named(_TIERS, _BANDWIDTH, _LAST, _LOG, _AMDAHL)
-# nobody knows the links: only laws that lose with every GPU that comes
-_CROSSING = _led_by(EXPERIENCE, _LOG, _AMDAHL)
+# nobody knows the links: only laws that lose with every GPU that comes, from little to more than is gained;
+# and no others, since a record within a node cannot lift them there
+_CROSSING = _named(EXPERIENCE, _LOG, _AMDAHL, _UNIVERSAL)
 _STRONG = _led_by(EXPERIENCE, _AMDAHL)
+# no public series tells; by meaning, the law that knows tiers where some of several nodes were measured
+_STRONG_BETWEEN = _led_by(EXPERIENCE, _AMDAHL, _TIERS)
 # only the experience knows that fewer turns are no smaller batch; and laws are for larger worlds: below the
 # largest that was measured, it alone goes through the cells
 _ALONE = _named(EXPERIENCE)
@@ -121,11 +132,15 @@ class Competition:
         by_tier = np.where(has_nodes, _BETWEEN[:, None], _INSIDE[:, None])
         by_tier = np.where(is_crossing, _CROSSING[:, None], by_tier)
         is_by_turns = cells.is_at_once_fixed & np.isclose(asked.at_once, cells.at_once[-1], rtol=1e-9)
-        by_batch = np.where(is_by_turns, _ALONE[:, None], _STRONG[:, None])
+        by_share = np.where(has_nodes & ~is_crossing, _STRONG_BETWEEN[:, None], _STRONG[:, None])
+        by_batch = np.where(is_by_turns, _ALONE[:, None], by_share)
         weights = np.where(is_strong, by_batch, by_tier)
         weights = np.where(asked.gpus < cells.gpus.max(), _ALONE[:, None], weights)
         counts_here = weights > _OTHERS
         weights = weights * np.where(is_crossing, 1.0, self._record(experience, count)[:, None])
+        weights = weights / weights.sum(axis=0)
+        can_prove = ~is_crossing & (weights.max(axis=0) < 1.0)  # neither unknown links nor experience alone
+        weights = weights + np.where(can_prove, _FOR_MOST * self._proof(experience, count)[:, None], 0.0)
         weights = weights / weights.sum(axis=0)
         return Outlook(
             log_s=np.sum(weights * by_law, axis=0),
@@ -159,11 +174,21 @@ class Competition:
 
     def _record(self, experience: Experience, count: int) -> Floats:
         """What each law was worth in forecasting the larger of the first cells from the smaller."""
-        misses = []
-        for fewer in range(FEWEST, count):
+        if count <= FEWEST:
+            return np.ones(len(NAMES))
+        return np.asarray((self._misses(experience, FEWEST, count).mean(axis=1) + _FLOOR) ** -_POWER)
+
+    def _proof(self, experience: Experience, count: int) -> Floats:
+        """Near 1 for a law that never missed, 0 for others and where there are too few cells to tell."""
+        if count < _TO:
+            return np.zeros(len(NAMES))
+        return np.asarray(np.exp(-((self._misses(experience, _FROM, count).max(axis=1) / _PROVEN) ** 2)))
+
+    def _misses(self, experience: Experience, fewest: int, count: int) -> Floats:
+        """Of each law (first axis): every cell, forecast from the first `fewest`, from one more, …"""
+        found = []
+        for fewer in range(fewest, count):
             truth = np.log(self._step_s[fewer:count])
             by_law = np.vstack([self._forecast(experience, fewer).log_s, self._by_laws[fewer]])
-            misses.append(np.abs(by_law[:, : count - fewer] - truth))
-        if not misses:
-            return np.ones(len(NAMES))
-        return np.asarray((np.concatenate(misses, axis=1).mean(axis=1) + _FLOOR) ** -_POWER)
+            found.append(np.abs(by_law[:, : count - fewer] - truth))
+        return np.concatenate(found, axis=1)

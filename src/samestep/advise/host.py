@@ -20,9 +20,9 @@ def host_s(cells: Sequence[Cell], asked: Places) -> Floats | None:
     known = [cell for cell in cells if cell.cpu_utilisation is not None]
     if not known:
         return None
-    busiest = max(known, key=lambda cell: (cell.gpus / cell.nodes, cell.gpus))
+    busiest = max(known, key=lambda cell: (cell.gpus / cell.num_nodes, cell.gpus))
     assert busiest.cpu_utilisation is not None
-    per_node = busiest.batch_size / busiest.nodes
+    per_node = busiest.batch_size / busiest.num_nodes
     node_s_per_example = busiest.cpu_utilisation * busiest.step_s / per_node
     return np.asarray(node_s_per_example * asked.gpus_per_node * asked.batch_per_gpu)
 

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from samestep.advise.cells import Cell
 from samestep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from samestep.advise.cells import Cell
 
 USUAL = 8
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the machine that is projected to."""
+    """A node of the machine that cells are of and that is projected to."""
 
     gpus: int
     is_told: bool
@@ -21,18 +24,23 @@ class Node:
         return -(-gpus // self.gpus)
 
 
-def node_of(cells: Sequence[Cell], said: int | None = None) -> Node:
-    """As somebody says it; the most that a node had, if there were several; as the machine has; the usual."""
-    most = max(cells, key=lambda cell: -(-cell.gpus // cell.nodes))
-    most_a_node = -(-most.gpus // most.nodes)
+def node_of(cells: Sequence["Cell"], said: int | None = None) -> Node:
+    """As somebody says it; the most that a node had, if there were several; as the machine has; the usual.
+
+    Only cells that say their nodes tell how many GPUs one had: the others fill nodes of this size.
+    """
+    told = [(-(-cell.gpus // cell.nodes), cell) for cell in cells if cell.nodes is not None]
+    most, of = max(told, key=lambda each: each[0], default=(0, None))
     if said is not None:
-        if said < most_a_node:
+        if said < 1:
+            raise ConfigError(f"{said} GPUs a node were given, but a node has 1 or more")
+        if of is not None and said < most:
             raise ConfigError(
-                f"{said} GPUs a node were given, but {most.gpus} GPUs were measured on {most.nodes} "
-                f"node{'s' * (most.nodes > 1)}: give {most_a_node} or more, or mend the column nodes"
+                f"{said} GPUs a node were given, but {of.gpus} GPUs were measured on {of.num_nodes} "
+                f"node{'s' * (of.num_nodes > 1)}: give {most} or more, or mend the column nodes"
             )
         return Node(said, is_told=True)
-    if max(cell.nodes for cell in cells) > 1:
-        return Node(most_a_node, is_told=True)
-    has = max(cell.gpus_per_node or 0 for cell in cells)
-    return Node(max(most_a_node, has or USUAL), is_told=has > 0)
+    if any(cell.num_nodes > 1 for cell in cells):
+        return Node(most, is_told=True)
+    has = max((cell.gpus_per_node or 0 for cell in cells), default=0)
+    return Node(max(most, has or USUAL), is_told=has > 0 or most > USUAL)

@@ -7,6 +7,7 @@ Knows no files, no queue and no price. From one world size alone nothing is proj
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from samestep.advise import remarks
 from samestep.advise.calibration import Calibration, shipped
-from samestep.advise.cells import Cell, checked, places_of
+from samestep.advise.cells import MOST_GPUS, Cell, cells_of, checked, places_of
 from samestep.advise.competition import FARTHEST, Competition
 from samestep.advise.host import FULL, host_findings, host_s
 from samestep.advise.next_cell import NextCell, candidates_for, next_cell
@@ -27,7 +28,6 @@ from samestep.findings import Finding
 
 Rule = Literal["same", "grows"]
 RULES: tuple[Rule, ...] = ("same", "grows")
-_MOST_GPUS = 65536
 
 
 class Projection(list[Row]):
@@ -52,12 +52,15 @@ def project(
 
     `batch`: the global batch stays the "same", or "grows" with the GPUs; by default what the cells did.
     """
-    measured = checked(cells)
+    found = cells_of(cells)
+    node = node_of(found, gpus_per_node)
+    measured = checked(found, node)
     if not 0 < level <= 0.95:
         raise ConfigError(f"level is {level}, but must be above 0 and at most 0.95")
+    if batch is not None and batch not in RULES:
+        raise ConfigError(f"batch is {batch!r}, but must be one of {', '.join(map(repr, RULES))}")
     asked = _asked(to)
     calibration = calibration or shipped()
-    node = node_of(measured, gpus_per_node)
     rule = _rule(measured, batch)
     shown = _of_one_batch(measured, rule)
     known = {cell.gpus for cell in shown}
@@ -72,11 +75,14 @@ def project(
     places, step_s = places_of(measured)
     findings = remarks.of_cells(shown, has_single=one is not None)
     target = at([asked[-1]])
+    is_one_world = len({cell.gpus for cell in measured}) == 1
     worlds = candidates_for(places, target, node.gpus)
+    if is_one_world and not worlds:  # who asks about what was measured is still told what to measure
+        worlds, target = [2 * measured[-1].gpus], at([2 * measured[-1].gpus])
     cell = next_cell(calibration.experience, places, step_s, at(worlds), target) if worlds else None
     rows: list[Row] = [_measured_row(cell, one) for cell in shown]
     new = [n for n in asked if n not in known]
-    if len({cell.gpus for cell in measured}) == 1:
+    if is_one_world:
         return Projection(rows, [*findings, *remarks.of_one_world(measured[0], cell)], cell)
     if new:
         projected, more = _projected(measured, at(new), one, calibration, level)
@@ -149,21 +155,23 @@ def _measured_row(cell: Cell, one: Cell | None) -> MeasuredRow:
     rates = [cell.batch_size / seconds for seconds in (cell.step_s, high_s, low_s)]
     speedup = [None] * 3 if one is None else [rate / one.examples_per_s for rate in rates]
     return MeasuredRow(
-        gpus=cell.gpus, nodes=cell.nodes, batch_per_gpu=cell.batch_per_gpu,
+        gpus=cell.gpus, nodes=cell.num_nodes, batch_per_gpu=cell.batch_per_gpu,
         step_s=cell.step_s, low_s=low_s, high_s=high_s,
         speedup=speedup[0], speedup_low=speedup[1], speedup_high=speedup[2],
     )  # fmt: skip
 
 
 def _asked(to: int | Sequence[int]) -> list[int]:
-    worlds = [to] if isinstance(to, int) else list(to)
+    is_one = not isinstance(to, Iterable)  # a number of numpy's too
+    worlds: list[Any] = list(to) if isinstance(to, Iterable) else [to]
     for world in worlds:
-        if isinstance(world, bool) or world != int(world) or not 1 <= world <= _MOST_GPUS:
-            raise ConfigError(f"{world} GPUs were asked for, but 1 to {_MOST_GPUS} can be")
+        is_number = isinstance(world, Real) and not isinstance(world, bool)
+        if not is_number or not 1 <= world <= MOST_GPUS or world != int(world):
+            raise ConfigError(f"{world} GPUs were asked for, but 1 to {MOST_GPUS} can be")
     if not worlds:
         raise ConfigError("no number of GPUs was asked for: give at least one")
-    doublings = [2**power for power in range(17) if 2**power < worlds[0]] if isinstance(to, int) else []
-    return sorted({*doublings, *worlds})
+    doublings = [2**power for power in range(17) if 2**power < worlds[0]] if is_one else []
+    return sorted({*doublings, *map(int, worlds)})
 
 
 def _rule(cells: Sequence[Cell], batch: Rule | None) -> Rule:

@@ -34,11 +34,13 @@ def read_sweep(folder: Path) -> list[Cell]:
             "conditions": _conditions(folder, environment),
             # older ones know only how many they may use
             "gpus_per_node": environment.get("gpus_per_node") or environment.get("num_gpus") or None,
+            # a sweep is of one machine
+            "nodes": 1,
         }
         return [
             cell_of(
-                {key: row.get(key) for key in (*WHOLE, *NUMBERS)}
-                | of_all
+                of_all
+                | {key: row[key] for key in (*WHOLE, *NUMBERS) if row.get(key) is not None}
                 | {
                     "machine": _machine(row.get("devices") or environment.get("devices") or (), environment),
                     "parts_s": parts.get((row["gpus"], row["batch_size"])),

@@ -11,11 +11,17 @@ from samestep.findings import Finding
 _BETTER = 0.05
 """An example may cost so much less of a GPU's time on more GPUs before it is odd."""
 _ERRATIC = 0.15
-_LONG_S = 100.0
+_GAIN = (0.5, 1.1)
+"""Times the examples a second of the fewest GPUs: where all others lie in here, they may be of one GPU."""
+_LONG_S = 20.0
+"""Of a thousand public steps, 99 of 100 take less than 4 s."""
 
 
 def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
-    """Superlinear, erratic and overlong cells of one batch (intervals widen by themselves); no one GPU."""
+    """Superlinear, erratic, noisy, gainless and overlong cells of one batch, and none of one GPU.
+
+    Intervals widen by themselves.
+    """
     found = []
     costs = [cell.gpu_s_per_example for cell in cells]
     for cell, cost in zip(cells[1:], costs[1:], strict=True):
@@ -43,6 +49,7 @@ def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
                 fix="Measure again on machines that nobody else uses.",
             )
         )
+    found += [*_of_noise(cells), *_of_no_gain(cells)]
     if cells[0].step_s > _LONG_S:
         found.append(
             Finding(
@@ -63,6 +70,46 @@ def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
             )
         )
     return found
+
+
+def _of_noise(cells: Sequence[Cell]) -> list[Finding]:
+    worst = max(cells, key=lambda cell: cell.relative_deviation)
+    low_s, high_s = worst.step_low_s, worst.step_high_s
+    if low_s is None or high_s is None or (high_s - low_s) / 2 <= _ERRATIC * worst.step_s:
+        return []
+    return [
+        Finding(
+            cause="noisy",
+            message=f"The step of {worst.gpus} GPU{'s' * (worst.gpus > 1)} is known to lie between "
+            f"{low_s:.3g} s and {high_s:.3g} s only. Projections are less sure for it.",
+            evidence={"gpus": worst.gpus, "step_low_s": low_s, "step_high_s": high_s},
+            fix="See whether repeats did the same work, and measure again on machines that nobody else uses.",
+        )
+    ]
+
+
+def _of_no_gain(cells: Sequence[Cell]) -> list[Finding]:
+    """Examples a second that hardly change: of one GPU by mistake, or more GPUs bring nothing.
+
+    Not of sweeps, which count all GPUs and say themselves what is gained.
+    """
+    if any(cell.conditions for cell in cells):
+        return []
+    first, last = cells[0], cells[-1]
+    gains = [cell.examples_per_s / first.examples_per_s for cell in cells if cell.gpus > first.gpus]
+    if not gains or not all(_GAIN[0] < gain < _GAIN[1] for gain in gains):
+        return []
+    return [
+        Finding(
+            cause="no-gain",
+            message=f"{last.gpus} GPUs together do {last.examples_per_s:.4g} examples a second, {first.gpus} "
+            f"{'do' if first.gpus > 1 else 'does'} {first.examples_per_s:.4g}: nothing is gained. Or are "
+            "these figures, or the batch, those of one GPU?",
+            evidence={"gpus": last.gpus, "gain": gains[-1]},
+            fix="Give examples_per_s and batch_size of all GPUs together, and the batch of one as "
+            "batch_per_gpu; if they are, `samestep scale` tells where the speed goes.",
+        )
+    ]
 
 
 def of_one_world(cell: Cell, then: NextCell | None) -> list[Finding]:

@@ -5,7 +5,7 @@
     job, model, program, precision …                 any of these tells jobs apart
     machine, device, gpu, hardware …                 any of these tells machines apart
 
-Commas, semicolons or tabs stand between columns; with semicolons, numbers may have a decimal comma. Other
+Commas, semicolons or tabs stand between columns; but between commas, numbers may have a decimal comma. Other
 columns are not looked at.
 """
 
@@ -21,6 +21,7 @@ WHOLE = ("gpus", "nodes", "gpus_per_node", "accumulate")
 NUMBERS = ("batch_per_gpu", "batch_size", "step_s", "examples_per_s", "step_low_s", "step_high_s",
            "cpu_utilisation")  # fmt: skip
 _TIMES = ("step_s", "step_ms", "examples_per_s")
+_BATCHES = ("batch_per_gpu", "batch_size")
 _TELLING = {
     "job": ("job", "model", "network", "program", "script", "target", "task", "dataset", "precision"),
     "machine": ("machine", "hardware", "device", "gpu", "gpu_model", "gpu_type", "instance", "partition"),
@@ -38,7 +39,9 @@ def read_csv(path: Path) -> list[Cell]:
             text = file.read()
         between = max(_BETWEEN, key=lambda mark: _num_known(text, mark))
         header, *lines = list(csv.reader(text.splitlines(), delimiter=between, skipinitialspace=True)) or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} cannot be read as a CSV ({error}): save it as UTF-8") from error
+    except (OSError, csv.Error) as error:
         raise RecordError(f"{path} cannot be read as a CSV ({error})") from error
     names = [_name(column) for column in header]
     if "gpus" not in names or not set(_TIMES) & set(names):
@@ -47,14 +50,17 @@ def read_csv(path: Path) -> list[Cell]:
             f"{path.name} has the columns: {told}. It needs gpus, and one of step_s, step_ms and "
             "examples_per_s: name them so in its first line."
         )
+    has_batch = bool(set(_BATCHES) & set(names))
     found = [
-        _cell(f"{path.name}, line {number}", dict(zip(names, line, strict=False)), between)
+        _cell(
+            f"{path.name}, line {number}", dict(zip(names, line, strict=False)), between, has_batch=has_batch
+        )
         for number, line in enumerate(lines, start=2)
         if any(text.strip() for text in line)
     ]
     if not found:
         raise ConfigError(f"{path.name} has a first line and no other: add one for each number of GPUs")
-    if not {"batch_per_gpu", "batch_size", "examples_per_s"} & set(names):
+    if not has_batch and "examples_per_s" not in names:
         _check_batch(path.name, found)
     return found
 
@@ -80,7 +86,7 @@ def _name(column: str) -> str:
     return column.strip().strip('"').lower().replace(" ", "_")
 
 
-def _cell(where: str, line: Mapping[str, str], between: str) -> Cell:
+def _cell(where: str, line: Mapping[str, str], between: str, *, has_batch: bool) -> Cell:
     given = {name: text.strip() for name, text in line.items() if name in _KNOWN and text.strip()}
     values: dict[str, Any] = {
         what: ", ".join(given[name] for name in names if name in given) for what, names in _TELLING.items()
@@ -90,19 +96,22 @@ def _cell(where: str, line: Mapping[str, str], between: str) -> Cell:
             values[name] = _number(where, name, given[name], between)
     if "step_ms" in values:
         values.setdefault("step_s", values["step_ms"] / 1000)
-    missing: Sequence[str] = [
-        what
-        for what, names in (("gpus", ("gpus",)), ("a time (step_s or examples_per_s)", _TIMES))
-        if not set(names) & set(values)
-    ]
+    needed = {"gpus": ("gpus",), "a time (step_s or examples_per_s)": _TIMES}
+    if has_batch:
+        needed |= {"a batch (batch_per_gpu or batch_size)": _BATCHES}
+    missing = [what for what, names in needed.items() if not set(names) & set(values)]
     if missing:
-        raise ConfigError(f"{where} lacks {listed(list(missing))}: fill it in, or leave the line out")
-    return cell_of(values, where)
+        raise ConfigError(f"{where} lacks {listed(missing)}: fill it in, or leave the line out")
+    try:
+        return cell_of(values, where)
+    except ConfigError as error:
+        said = str(error)
+        raise ConfigError(said if where in said else f"{where}: {said}") from error
 
 
 def _number(where: str, name: str, text: str, between: str) -> float | int:
     """A number; a whole one may end in .0, as some programs write it."""
-    plain = text.replace(",", ".") if between == ";" and text.count(",") == 1 and "." not in text else text
+    plain = text.replace(",", ".") if between != "," and text.count(",") == 1 and "." not in text else text
     try:
         value = float(plain)
         if name not in WHOLE:

@@ -169,7 +169,8 @@ def _listed(worlds: Sequence[int]) -> str:
 def seconds_of(text: str) -> float | None:
     """A time with a unit (90s, 2m, 3h, 1.5d), or as clocks and Slurm write it (1:30:00, 1-12:00:00)."""
     if found := _TIME.fullmatch(text.strip()):
-        return float(found[1]) * _UNITS_S[found[2]]
+        seconds = float(found[1]) * _UNITS_S[found[2]]
+        return seconds if math.isfinite(seconds) else None
     if found := _CLOCK.fullmatch(text.strip()):
         days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
         return 86400 * days + 3600 * hours + 60 * minutes + seconds

@@ -6,6 +6,7 @@ the GPUs on which the part was measured. A bigger batch is counted by the projec
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from samestep.advise.context import Bars, Context
@@ -90,11 +91,12 @@ def limit(context: Context, offers: Sequence[Offer]) -> str:
         cost = _cost_at(context, slower[0])
         why = f"{cost} costs more than is gained" if cost else "further GPUs make training longer"
         return f"From {told_gpus(slower[0].gpus)} on, {why}."
-    wasted = [offer for offer in offers if offer.efficiency < 0.5]
+    # those after which no other is better: times may rise and fall
+    wasted = list(takewhile(lambda offer: offer.efficiency < 0.5, reversed(offers)))
     if wasted:
-        cost = _cost_at(context, wasted[0])
+        cost = _cost_at(context, wasted[-1])
         tail = f", most of it in {cost}" if cost else ""
-        return f"From {told_gpus(wasted[0].gpus)} on, less than half of each GPU's time is used{tail}."
+        return f"From {told_gpus(wasted[-1].gpus)} on, less than half of each GPU's time is used{tail}."
     last = offers[-1]
     if last.gpus == offers[0].gpus:
         return ""

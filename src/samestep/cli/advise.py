@@ -1,5 +1,6 @@
 """`samestep advise`: how many GPUs to ask for."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,6 +86,9 @@ def advise(
     from samestep.advise.reason import Price
     from samestep.report.advising import show_advice
 
+    for name, value in (("--price", price), ("--hour", hour), ("--steps", steps), ("--epochs", epochs)):
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{name} is {value}; give a number that is not infinite.")
     length = _length(steps, epochs, alone)
     spec = read_cluster(cluster) if cluster is not None else None
     num_bytes = None if parameters is None else FLOAT_BYTES * parameters_of(parameters)
@@ -93,7 +97,7 @@ def advise(
     cells = read(found)
     measured = sorted({cell.gpus for cell in checked(cells)})
     question = Question(
-        worlds=worlds_to(max(_FARTHER * measured[-1], LEAST_TO) if to is None else to, measured),
+        worlds=worlds_to(_as_far_as_usual(measured[-1]) if to is None else to, measured),
         length=length,
         waits=_waits(wait, [*paths, *folders]),
         price=None if price is None else Price(gpu_hour=price, hour=hour),
@@ -149,6 +153,12 @@ def _keep(answer: dict[str, Any], paths: Sequence[Path]) -> Path | None:
     except OSError:
         return None
     return paths[0] / FILE
+
+
+def _as_far_as_usual(most: int) -> int:
+    from samestep.advise.cells import MOST_GPUS
+
+    return min(max(_FARTHER * most, LEAST_TO), MOST_GPUS)
 
 
 def worlds_to(most: int, measured: Sequence[int]) -> list[int]:

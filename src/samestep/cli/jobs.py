@@ -1,5 +1,6 @@
 """`samestep jobs`."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -38,12 +39,17 @@ def jobs(
     tell(seen, as_json=as_json, folder=folder, is_asked_for=is_cancelled)
 
 
+def command_for(folder: Path) -> str:
+    """The command that shows the jobs of a folder, as a shell reads it."""
+    return shlex.join(["samestep", "jobs", str(folder)])
+
+
 def follow_or_leave(ledger: Ledger, every_s: float) -> Sequence[Seen]:
     """Look on until all jobs are over; after Ctrl-C they go on without anybody looking."""
     try:
         return follow_jobs(lambda: look(ledger), every_s)
     except KeyboardInterrupt:
-        show.talk().print(f"the jobs go on; see them with: samestep jobs {ledger.folder}")
+        show.talk().print(f"the jobs go on; see them with: {command_for(ledger.folder)}", markup=False)
         raise typer.Exit(130) from None
 
 

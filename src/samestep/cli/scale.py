@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
@@ -27,6 +28,8 @@ from samestep.launch.warm import Warm
 from samestep.launch.watched import Watched
 from samestep.report import console as show
 
+PRECISION = 0.03
+ROUNDS = 50
 SECONDS = 0.4
 CELL_S = 15.0
 ROUNDS_ANYWAY = 2
@@ -62,7 +65,7 @@ def scale(
     ] = False,
     precision: Annotated[
         float, typer.Option(min=0.001, max=1.0, help="Stop when every step time is known to ± this part.")
-    ] = 0.03,
+    ] = PRECISION,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +75,7 @@ def scale(
     seconds: Annotated[
         float, typer.Option(min=0.05, help="Of each run after its first step; at least 16 steps.")
     ] = SECONDS,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds at most.")] = 50,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds at most.")] = ROUNDS,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Threads a rank, for every world.", show_default="cores / most ranks"),
@@ -140,7 +143,18 @@ def scale(
             console.print(f"interrupted before the first run; the same command with --out {folder} goes on")
             raise typer.Exit(130)
         result.target = job.target or " ".join(job.script)
-        result.command = _command(target, worlds, batch, overrides, job, weak=weak)
+        values = {
+            "--batch": (batch, None),
+            "--precision": (precision, PRECISION),
+            "--budget": (budget, None),
+            "--seconds": (seconds, SECONDS),
+            "--rounds": (rounds, ROUNDS),
+            "--seed": (seed, 0),
+            # the environment may have said it, and is not repeated
+            "--threads": (each, threads_per_rank(worlds[-1], None, {})),
+        }
+        flags = [name for name, is_on in (("--weak", weak), ("--cold", cold)) if is_on]
+        result.command = _command(target, worlds, overrides, job, values, flags)
         result.threads_per_rank = each
         result.environment = environment | dict(result.environment)
         result.remarks += [] if isinstance(warm, type) else warm.remarks
@@ -193,10 +207,11 @@ def _settings(
 ) -> dict[str, Any]:
     """What must be the same for runs to be compared with those of a sweep that is continued."""
     from samestep.scale.program import digest_of
+    from samestep.scale.runs import TEXT
 
     return {
         "program": [job.target, *job.script],
-        "text of the program": digest_of(job.target, job.script),
+        TEXT: digest_of(job.target, job.script),
         "--set": list(job.overrides),
         "--mode": job.mode,
         "--shards": job.shards,
@@ -233,16 +248,16 @@ def _environment(threads: int) -> dict[str, Any]:
 def _command(
     target: list[str],
     worlds: list[int],
-    batch: str | None,
     overrides: list[str] | None,
     job: Job,
-    *,
-    weak: bool,
+    values: Mapping[str, tuple[Any, Any]],
+    flags: list[str],
 ) -> list[str]:
-    """The words after `samestep` that ask for the same again."""
-    words = ["scale", "--gpus", ",".join(map(str, worlds))]
-    words += ["--batch", batch] if batch is not None else []
-    words += ["--weak"] if weak else []
+    """The words after `samestep` that ask for the same again; `values` have what is usual beside them."""
+    words = ["scale", "--gpus", ",".join(map(str, worlds)), *flags]
+    words += [
+        word for name, (value, usual) in values.items() if value != usual for word in (name, str(value))
+    ]
     words += ["--mode", job.mode, "--shards", str(job.shards)] if job.shards is not None else []
     words += [word for text in overrides or [] for word in ("--set", text)]
     return words + (target if job.command == "train" else ["--", *target])

@@ -9,12 +9,13 @@ from typing import Annotated, TypeVar
 import typer
 
 from samestep.cli.app import app
-from samestep.cli.jobs import follow_or_leave, tell
+from samestep.cli.jobs import command_for, follow_or_leave, tell
 from samestep.cli.options import AsJson, Out, Overrides
 from samestep.cli.targets import check_target
 from samestep.cluster.engines import Name, engine_named
 from samestep.cluster.ledger import Ledger
-from samestep.cluster.plan import Wish, pairs_of, requests_of, sweep_of, threads_like, time_like
+from samestep.cluster.like import threads_like, times_like
+from samestep.cluster.plan import Wish, pairs_of, requests_of, sweep_of
 from samestep.cluster.request import Command, bytes_of, seconds_of
 from samestep.cluster.submission import files_of
 from samestep.cluster.submission import submit as hand_over
@@ -58,7 +59,10 @@ def submit(
     time: Annotated[str | None, typer.Option(metavar="2h", help="The time limit of each job.")] = None,
     like: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="A run whose steps tell the time limit, in place of --time."),
+        typer.Option(
+            metavar="DIR",
+            help="A run, or a sweep with its advice, that tells the time limits.",
+        ),
     ] = None,
     gpu_type: Annotated[str | None, typer.Option(help="The kind of GPU, as the cluster names it.")] = None,
     gpu_memory: Annotated[
@@ -109,8 +113,7 @@ def submit(
     settings = [word for text in overrides or [] for word in ("--set", text)]
     settings += _mode_words(command, mode, shards, max(worlds))
     folder = (out or default_folder(f":jobs-{Path(name).stem}", datetime.now())).resolve()
-    if like is not None and time is not None:
-        raise ConfigError(f"--time {time} and --like {like} both say how long a job may take: leave one out.")
+    limits = _times(command, worlds, time, like)
     wish = Wish(
         engine=engine,
         command=command,
@@ -125,7 +128,7 @@ def submit(
         gpu_capability=gpu_capability,
         cpus_per_rank=cpus or (threads_like(like) if like is not None else None) or 1,
         memory_per_rank_bytes=_parsed("--memory", bytes_of, memory),
-        time_s=time_like(like) if like is not None else _parsed("--time", seconds_of, time),
+        time_s=limits,
         env=pairs_of("--env", env or []),
         options=_options(
             engine,
@@ -154,7 +157,7 @@ def submit(
         console.print(f"{entry.name}: {engine} job {entry.id}", markup=False)
     if wait:
         tell(follow_or_leave(Ledger(folder), EVERY_S), as_json=as_json, folder=folder)
-    console.print(f"see them with: samestep jobs {folder}", markup=False)
+    console.print(f"see them with: {command_for(folder)}", markup=False)
     if as_json:
         ids = [{"id": entry.id, "name": entry.name, "out": str(folder / entry.name)} for entry in entries]
         show.answer({"jobs": ids, "out": str(folder)})
@@ -174,6 +177,20 @@ def _check(target: Sequence[str], overrides: list[str] | None) -> str:
         )
     script = script_of(list(target))
     return script[1] if script[0] == "-m" else script[0]
+
+
+def _times(command: Command, worlds: Sequence[int], time: str | None, like: Path | None) -> dict[int, int]:
+    """The time limits by world size, if there are any."""
+    if like is None:
+        limit = _parsed("--time", seconds_of, time)
+        return {} if limit is None else dict.fromkeys(worlds, limit)
+    if time is not None:
+        raise ConfigError(f"--time {time} and --like {like} both say how long a job may take: leave one out.")
+    if command != "train":
+        raise ConfigError(
+            f"--like {like} tells how long a training takes, and --run is {command}: give --time."
+        )
+    return times_like(like, worlds)
 
 
 def _mode_words(command: Command, mode: Mode | None, shards: int | None, most: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Literal
 from samestep.errors import ConfigError, LaunchError, TargetError
 from samestep.launch.job import Job, script_of
 from samestep.launch.limits import Limits
-from samestep.launcher import Seat, seat_in
+from samestep.launcher import Seat, ranks_of_pod, seat_in
 from samestep.report import console as show
 
 _FILES = (".py", ".yaml", ".yml")
@@ -52,7 +52,9 @@ def limits_of(gpus: Limits | None, seat: Seat | None, target: str) -> Limits:
     """On how many ranks to run: as asked, as many as a launcher started processes, or as the target says."""
     if gpus is not None:
         return gpus
-    return Limits(most=gpus_of(target) if seat is None else seat.num_ranks or seat.count)
+    if seat is not None:
+        return Limits(most=seat.num_ranks or seat.count)
+    return Limits(most=ranks_of_pod(os.environ) or gpus_of(target))
 
 
 def worlds_of(text: str) -> list[int]:

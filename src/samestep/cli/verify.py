@@ -10,6 +10,7 @@ import typer
 from samestep.cli.app import app
 from samestep.cli.options import AsJson, Every, Gpus, Out, Overrides, Threads
 from samestep.cli.targets import job_to_watch, worlds_of
+from samestep.errors import LaunchError
 from samestep.findings import Finding
 from samestep.launch.folder import default_folder, prepared
 from samestep.launch.job import script_of
@@ -120,6 +121,11 @@ def watch(
 
     if len(program) == 1 and Path(program[0]).is_dir():
         run = follow(Path(program[0]), every=every, on_finding=tell)
+    elif len(program) == 1:
+        raise LaunchError(
+            f"{program[0]} is no folder of ranks that run below the probe: to run a script, write `-- python "
+            "script.py ARGS`; to watch a task, `samestep train TARGET --watch`."
+        )
     else:
         script = script_of(program)
         ranks = gpus or 1

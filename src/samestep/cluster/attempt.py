@@ -18,10 +18,10 @@ from types import FrameType
 from samestep.cluster import slurm_inside
 from samestep.cluster.answer import Answer
 from samestep.cluster.ledger import rows_of
-from samestep.cluster.own_words import attempts_path, last_turn, note
+from samestep.cluster.own_words import attempts_path, last_turn, note, progress_of
 from samestep.cluster.request import Request
 from samestep.launch.machine import requeue_code
-from samestep.record import RecordWriter, read_json
+from samestep.record import RecordWriter
 
 TICK_S = 0.2
 
@@ -134,9 +134,7 @@ class Attempt:
         return True
 
     def _step(self) -> int:
-        found = read_json(self.out / "result.json") or read_json(self.out / "progress.json") or {}
-        step = found.get("steps", found.get("step", 0))
-        return int(step) if isinstance(step, int) else 0
+        return progress_of(self.out, self.request.command).step
 
     def _wait_since_given_back(self, now: float) -> float | None:
         """How long this item waited since it was last handed over, if the engine cannot be asked."""

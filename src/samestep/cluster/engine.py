@@ -29,7 +29,10 @@ class Engine(Protocol):
         """Hand over the request whose files are in `folder`; one id an item."""
 
     def look(self, jobs: Mapping[str, Path]) -> dict[str, Sight]:
-        """How jobs stand; those that the scheduler no longer knows are left out."""
+        """How jobs stand; those that the scheduler no longer knows are left out.
+
+        A LaunchError says that it could not be asked.
+        """
 
     def cancel(self, jobs: Mapping[str, Path]) -> None:
         """Have jobs ended."""

@@ -8,6 +8,7 @@ request.json, and in the description only quoted.
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import shlex
@@ -171,14 +172,13 @@ class HTCondor:
         bindings = _bindings()
         try:
             if bindings is not None:
-                result = bindings.Schedd().submit(bindings.Submit((folder / DESCRIPTION).read_text("utf-8")))
-                cluster = str(result.cluster())
+                cluster = _submit_by(bindings, (folder / DESCRIPTION).read_text("utf-8"), request)
             else:
                 cluster = _run(["condor_submit", "-terse", DESCRIPTION], folder).split(".")[0].strip()
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        except _errors_of(bindings) as error:
             reason = " ".join(str(getattr(error, "stderr", "") or error).split())
             raise LaunchError(
-                f"HTCondor did not take the job {request.name!r}: {reason} "
+                f"HTCondor did not take the job {request.name!r}: {reason.rstrip('.')}. "
                 f"What was handed over is {folder / DESCRIPTION}."
             ) from None
         return [f"{cluster}.{number}" for number in range(len(request.items))]
@@ -196,7 +196,7 @@ class HTCondor:
                 bindings.Schedd().act(bindings.JobAction.Remove, list(jobs))
             else:
                 _run(["condor_rm", *jobs])
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        except _errors_of(bindings) as error:
             reason = " ".join(str(getattr(error, "stderr", "") or error).split())
             raise LaunchError(f"HTCondor did not remove {', '.join(jobs)}: {reason}") from None
 
@@ -209,6 +209,24 @@ def _bindings() -> Any:
             if hasattr(module, "Schedd"):
                 return module
     return None
+
+
+def _submit_by(bindings: Any, text: str, request: Request) -> str:
+    """Hand over a description by the bindings; the number of the cluster of jobs.
+
+    The items are handed over once more: the older bindings take none from the description, and the newer read
+    a letter of it as a value. Those also print what they are given.
+    """
+    items = [{"item": str(number), "run": item.name} for number, item in enumerate(request.items)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        result = bindings.Schedd().submit(bindings.Submit(text), itemdata=iter(items))
+    return str(result.cluster())
+
+
+def _errors_of(bindings: Any) -> tuple[type[Exception], ...]:
+    """What is raised where HTCondor refuses, or is not there; its newer bindings have one of their own."""
+    own = getattr(bindings, "HTCondorException", RuntimeError)
+    return OSError, RuntimeError, subprocess.SubprocessError, own
 
 
 def _run(command: list[str], cwd: Path | None = None) -> str:

@@ -56,6 +56,8 @@ class Progress:
     step: int = 0
     num_steps: int | None = None
     has_answer: bool = False
+    devices: tuple[str, ...] = ()
+    """The kinds of device that its ranks are on, once it has told."""
     reason: str = ""
     """What the run itself gave as the reason for its end."""
 
@@ -70,8 +72,10 @@ def ending_of(sight: Sight, needs: Needs, progress: Progress) -> str:
         node = f" ({sight.node})" if sight.node else ""
         return f"the node failed{node}; submit it again, it goes on from its last checkpoint"
     if sight.state == "cancelled":
-        by = f" {sight.reason}" if sight.reason else ""
-        return f"cancelled{by}"
+        sign = "" if sight.reason.startswith("by ") else ":"
+        return f"cancelled{sign} {sight.reason}" if sight.reason else "cancelled"
+    if sight.state == "stopped" and not (progress.reason or sight.reason):
+        return "it was asked to stop, and has saved; the same submit goes on from there"
     if sight.state in ("failed", "stopped"):
         code = f"exit code {sight.exit_code}" if sight.exit_code is not None else ""
         return progress.reason or sight.reason or code or sight.state
@@ -81,6 +85,16 @@ def ending_of(sight: Sight, needs: Needs, progress: Progress) -> str:
             "is the folder on a file system that the nodes share?"
         )
     return ""
+
+
+def remark_on(needs: Needs, engine: str, progress: Progress) -> str:
+    """What is to be known of a job though it goes on or ended well; most often nothing."""
+    # on this machine, CPU ranks are what everybody without a GPU tries it with
+    if engine == "local" or needs.device == "cpu" or not progress.devices:
+        return ""
+    if any(not device.startswith("cpu") for device in progress.devices):
+        return ""
+    return "GPUs were asked for and none was found: its ranks are on the CPU"
 
 
 def _out_of_time(sight: Sight, needs: Needs, progress: Progress) -> str:

@@ -15,6 +15,7 @@ from samestep.cluster import runner
 from samestep.cluster.engine import Files
 from samestep.cluster.jobs import Sight
 from samestep.cluster.request import Request
+from samestep.errors import ConfigError
 
 
 class Local:
@@ -23,6 +24,19 @@ class Local:
     name = "local"
 
     def files(self, request: Request) -> Files:
+        """None; refuses what nobody here would see to."""
+        needs = request.needs
+        asked = {
+            "--time and --like": needs.time_s,
+            "--memory": needs.memory_per_rank_bytes,
+            "--gpu-type": needs.gpu_type,
+            "--option": request.options,
+        }
+        if unknown := [name for name, value in asked.items() if value]:
+            raise ConfigError(
+                f"A job of this machine has no limits and no choice of GPUs: leave out {', '.join(unknown)}, "
+                "or choose a scheduler with --on."
+            )
         return {}
 
     def check(self) -> None:

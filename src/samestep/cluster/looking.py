@@ -1,7 +1,7 @@
 """Looking: how the jobs of a folder stand, from what their engine, the jobs and the ledger say together.
 
 The engine decides about the state, the jobs' own words about the times of all attempts. What an engine has
-forgotten is as it was last seen, or as the job itself last said.
+forgotten is as it was last seen, or as the job itself last said; so is what it cannot be asked about now.
 """
 
 import time
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from samestep.cluster.engines import engine_named
-from samestep.cluster.jobs import Progress, Sight, ending_of
+from samestep.cluster.jobs import Progress, Sight, ending_of, remark_on
 from samestep.cluster.ledger import Entry, Ledger
 from samestep.cluster.own_words import progress_of, sight_of
+from samestep.errors import LaunchError
 
 LOST_S = 60.0
 """How long an engine may not know a job that it has just been given."""
@@ -29,6 +30,8 @@ class Seen:
     world_size: int
     ending: str
     """Why it is over, and what to do; empty where all is well."""
+    remark: str
+    """What else is to be known of it; most often nothing."""
     out: Path
 
     def to_json(self) -> dict[str, Any]:
@@ -45,6 +48,7 @@ class Seen:
             "exit_code": sight.exit_code,
             "step": self.progress.step,
             "reason": self.ending or sight.reason,
+            "remark": self.remark,
             "out": str(self.out),
         }
 
@@ -55,12 +59,20 @@ def look(ledger: Ledger) -> list[Seen]:
     before = {entry.id: ledger.last_sight(entry) for entry in entries}
     is_open = [e for e in entries if (sight := before[e.id]) is None or not sight.is_over]
     told: dict[str, Sight] = {}
+    silent: dict[str, str] = {}
     for name, jobs in _by_engine(ledger, is_open).items():
-        told |= engine_named(name).look(jobs)
+        try:
+            told |= engine_named(name).look(jobs)
+        except LaunchError as error:
+            silent[name] = f"as it was last seen; {name} could not be asked: {error}"
     seen = []
     for entry in entries:
         sight = before[entry.id]
-        if sight is None or not sight.is_over:
+        if (sight is None or not sight.is_over) and entry.engine in silent:
+            own = sight_of(ledger.files_of(entry), entry.item, time.time())
+            last = own or sight or Sight(state="pending")
+            sight = last if last.is_over else replace(last, reason=silent[entry.engine])
+        elif sight is None or not sight.is_over:
             sight = _merged(ledger, entry, told.get(entry.id), sight, time.time())
             ledger.seen(entry, sight)
         request = ledger.request_of(entry)
@@ -73,6 +85,7 @@ def look(ledger: Ledger) -> list[Seen]:
                 progress=progress,
                 world_size=request.needs.world_size,
                 ending=ending_of(sight, request.needs, progress),
+                remark=remark_on(request.needs, request.engine, progress),
                 out=out,
             )
         )
@@ -95,7 +108,8 @@ def _by_engine(ledger: Ledger, entries: Sequence[Entry]) -> Mapping[str, dict[st
 
 
 def _merged(ledger: Ledger, entry: Entry, told: Sight | None, before: Sight | None, now: float) -> Sight:
-    own = sight_of(ledger.files_of(entry), entry.item, now)
+    is_at_work = told is not None and told.state == "running"
+    own = sight_of(ledger.files_of(entry), entry.item, now if is_at_work else None)
     if told is None:
         if own is not None and own.is_over:
             return own
@@ -104,7 +118,7 @@ def _merged(ledger: Ledger, entry: Entry, told: Sight | None, before: Sight | No
         reason = f"{entry.engine} does not know it any more, and it left no word of its end"
         return replace(own or before or Sight(state="unknown"), state="unknown", reason=reason)
     if own is None or not own.num_attempts:
-        return told
+        return told if told.state != "failed" else replace(told, reason=_never_began(ledger, entry, told))
     state, reason = told.state, told.reason
     if state in ("finished", "failed") and own.is_over:
         state, reason = own.state, own.reason or reason  # engines know the exit code, and no answer
@@ -120,3 +134,12 @@ def _merged(ledger: Ledger, entry: Entry, told: Sight | None, before: Sight | No
         exit_code=told.exit_code if own.exit_code is None else own.exit_code,
         num_attempts=max(told.num_attempts, own.num_attempts),
     )
+
+
+def _never_began(ledger: Ledger, entry: Entry, told: Sight) -> str:
+    """Why a job failed of which the engine alone has told: what it runs first writes down that it began."""
+    why = told.reason or (f"exit code {told.exit_code}" if told.exit_code is not None else "failed")
+    folder, request = ledger.files_of(entry).resolve(), ledger.request_of(entry)
+    if request.engine == "htcondor":  # to which all is sent
+        return f"{why}; it wrote nothing down: see {folder / f'condor-{entry.item}.err'}"
+    return f"{why}; it wrote nothing down: does its node see {folder} and {request.python}?"

@@ -30,8 +30,11 @@ def last_turn(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return turns[-1] if turns else {"event": None}
 
 
-def sight_of(folder: Path, item: int, now: float) -> Sight | None:
-    """How an item stands by its own account, or None before it began to tell."""
+def sight_of(folder: Path, item: int, now: float | None) -> Sight | None:
+    """How an item stands by its own account, or None before it began to tell.
+
+    Without a moment, an attempt that has told of no end has no run time: it may be long gone.
+    """
     rows = list(rows_of(attempts_path(folder, item)))
     if not rows:
         return None
@@ -41,9 +44,11 @@ def sight_of(folder: Path, item: int, now: float) -> Sight | None:
     run_s = sum(row["run_s"] for row in ends)
     state: State = "pending"
     if last["event"] == "started":
-        state, run_s = "running", run_s + max(0.0, now - last["time"])
+        state, run_s = "running", run_s + max(0.0, (now or 0.0) - last["time"])
     elif last["event"] == "ended" and not last.get("requeued"):
         state = state_after(last["code"], is_answered=bool(last.get("answered")))
+    elif now is not None:
+        waits.append(max(0.0, now - last.get("time", now)))
     return Sight(
         state=state,
         wait_s=sum(waits) if waits else None,
@@ -66,11 +71,13 @@ def progress_of(out: Path, command: Command) -> Progress:
     """How far the run of a command in `out` has come."""
     result, about = read_json(out / "result.json") or {}, read_json(out / "record.json") or {}
     now = read_json(out / "progress.json") or {}
-    step, total = result.get("steps", now.get("step")), about.get("num_steps")
-    reason = result.get("reason")
+    # one that goes on has made no step of its own yet, but stands where it was saved
+    step, total = result.get("steps", now.get("step", about.get("resumed_at_step"))), about.get("num_steps")
+    reason, devices = result.get("reason"), about.get("devices")
     return Progress(
         step=step if isinstance(step, int) else 0,
         num_steps=total if isinstance(total, int) else None,
         has_answer=(out / FILES[command]).exists(),
+        devices=tuple(map(str, devices)) if isinstance(devices, list) else (),
         reason=reason if isinstance(reason, str) else "",
     )

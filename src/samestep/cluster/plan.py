@@ -5,21 +5,14 @@ scaling study is one job, on the most ranks that it compares.
 """
 
 import itertools
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 
 from samestep.cluster.request import Command, Device, Item, Needs, Request, nodes_for, one_line
 from samestep.errors import ConfigError
-from samestep.record import Record
-
-_START_S = 180
-_MORE = 1.5
-"""What a run may take longer than the one that it was projected from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +34,8 @@ class Wish:
     gpu_capability: float | None = None
     cpus_per_rank: int = 1
     memory_per_rank_bytes: int | None = None
-    time_s: int | None = None
+    time_s: Mapping[int, int] = field(default_factory=dict)
+    """The time limit by world size; those that are missing have none."""
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     environment: str | None = None
@@ -50,6 +44,7 @@ class Wish:
 
 def requests_of(wish: Wish, *, home: Path, workdir: Path) -> list[Request]:
     """The requests; the smallest world first."""
+    _check_gpus(wish)
     if wish.command == "train":
         return [_request(wish, home, workdir, world, _trainings(wish, world)) for world in wish.worlds]
     if wish.sweep:
@@ -112,14 +107,14 @@ def files_of(target: Sequence[str]) -> list[str]:
 def _request(wish: Wish, home: Path, workdir: Path, world: int, items: list[Item]) -> Request:
     needs = Needs(
         world_size=world,
-        num_nodes=nodes_for(world, wish.per_node),
+        num_nodes=1 if wish.engine == "local" else nodes_for(world, wish.per_node),
         device=wish.device,
         gpu_type=wish.gpu_type,
         gpu_memory_bytes=wish.gpu_memory_bytes,
         gpu_capability=wish.gpu_capability,
         cpus_per_rank=wish.cpus_per_rank,
         memory_per_rank_bytes=wish.memory_per_rank_bytes,
-        time_s=wish.time_s,
+        time_s=wish.time_s.get(world),
     )
     is_sent = wish.engine == "htcondor"
     if not is_sent and (wish.transfer or wish.environment):
@@ -140,10 +135,25 @@ def _request(wish: Wish, home: Path, workdir: Path, world: int, items: list[Item
         options=wish.options,
         environment=wish.environment,
         transfer=tuple(map(_full, (*files_of(wish.target), *wish.transfer))) if is_sent else (),
-        lead_s=lead_of(wish.time_s),
+        lead_s=lead_of(needs.time_s),
     )
     file = request.environment_file
     return request if file is None else replace(request, environment=_full(file))
+
+
+def _check_gpus(wish: Wish) -> None:
+    """Refuse wishes about GPUs that the engine, or a job without any, would not hear."""
+    memory, capability = wish.gpu_memory_bytes, wish.gpu_capability
+    own = {"--gpu-memory": memory, "--gpu-capability": capability}
+    given = [name for name, value in own.items() if value is not None]
+    if given and wish.engine != "htcondor":
+        raise ConfigError(
+            f"{' and '.join(given)}: only HTCondor chooses GPUs by that, and --on is {wish.engine}: "
+            "name a kind with --gpu-type, or nodes that have it by an option of the scheduler."
+        )
+    given += ["--gpu-type"] if wish.gpu_type is not None else []
+    if given and wish.device == "cpu":
+        raise ConfigError(f"--cpu asks for no GPUs, and {' and '.join(given)} for some: leave one out.")
 
 
 def _full(path: str) -> str:
@@ -175,33 +185,9 @@ def pairs_of(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise ConfigError(f"{option} {text!r} has no value: write NAME=VALUE.")
+            raise ConfigError(f"{option} {text!r} has no name or no value: write NAME=VALUE.")
         found[name] = value
     return found
-
-
-def time_like(folder: Path) -> int:
-    """The time limit that a run like the one in `folder` needs, in seconds.
-
-    Measured: its median step and its number of steps, whatever its world size; on more ranks it takes no
-    longer, or they are of no use. Plus a half, and three minutes to start.
-    """
-    record = Record.read(folder)
-    seconds = [row["step_s"] for row in record.steps() if isinstance(row.get("step_s"), int | float)]
-    total = record.about.get("num_steps") or (record.result or {}).get("steps")
-    if len(seconds) < 3 or not isinstance(total, int):
-        raise ConfigError(
-            f"--like {folder} is to tell how long a run takes, but its record has {len(seconds)} timed steps "
-            f"of {total}: run it for a few steps, or give --time."
-        )
-    seconds_needed: float = _START_S + _MORE * median(seconds) * total
-    return math.ceil(seconds_needed / 60) * 60
-
-
-def threads_like(folder: Path) -> int | None:
-    """The threads of a rank in the run in `folder`, which are what a rank like it has use for."""
-    threads = Record.read(folder).about.get("threads")
-    return threads if isinstance(threads, int) and threads > 0 else None
 
 
 def _slug(text: str) -> str:

@@ -42,7 +42,7 @@ def look(jobs: Mapping[str, Path]) -> dict[str, Sight]:
     for number, folder in jobs.items():
         pid, began, item = number.split(".")
         is_gone = _began(int(pid)) != began and _is_from_here(folder, int(item))
-        sight = sight_of(folder, int(item), time.time()) or Sight(state="pending")
+        sight = sight_of(folder, int(item), None if is_gone else time.time()) or Sight(state="pending")
         if is_gone and not sight.is_over:
             sight = replace(sight, state="cancelled", reason="its runner is gone")
         found[number] = sight

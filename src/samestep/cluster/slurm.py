@@ -92,7 +92,7 @@ class Slurm:
         if done.returncode != 0:
             reason = " ".join(done.stderr.replace("sbatch: error: ", "").split()) or "it gave no reason"
             raise LaunchError(
-                f"Slurm did not take the job {request.name!r}: {reason} "
+                f"Slurm did not take the job {request.name!r}: {reason.rstrip('.')}. "
                 f"What was handed over is {folder / SCRIPT}."
             )
         number = done.stdout.strip().partition(";")[0]
@@ -166,5 +166,9 @@ def _run(command: list[str], cwd: Path | None = None) -> "subprocess.CompletedPr
             timeout=ASK_S,
             check=False,
         )
+    except FileNotFoundError:
+        raise LaunchError(
+            f"{command[0]} is not on the PATH of this machine: do this where Slurm's commands are."
+        ) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(f"{command[0]} could not be run: {error}") from None

@@ -2,11 +2,16 @@
 
 import contextlib
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from samestep.cluster.request import Request
 from samestep.cluster.slurm_queue import ASK_S, Row, queue
+from samestep.errors import LaunchError
+
+_TRIES, _PAUSE_S = 3, 5.0
+"""How often the queue is asked whether the job is still wanted, if it does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +25,9 @@ class Job:
 
 def job(env: Mapping[str, str]) -> Job:
     """The job that the variables name, with what the queue knows of it."""
-    row = _row(env)
+    row = None
+    with contextlib.suppress(LaunchError):
+        row = _row(env)
     wait_s = None
     if row is not None and row.since is not None and row.start is not None:
         # by the queue's own clock: a busy node may take seconds until this process is there
@@ -49,8 +56,14 @@ def is_still_wanted(env: Mapping[str, str]) -> bool:
     It still runs, then, though it may have been told of a limit or a preemption. Once it was cancelled, or a
     limit is passed, it is leaving; where Slurm itself then means to start it again, it needs no word from us.
     """
-    row = _row(env)
-    return row is not None and row.state == "running" and not row.is_leaving
+    for _ in range(_TRIES):
+        try:
+            row = _row(env)
+        except LaunchError:  # a busy controller must not cost the rest of the training
+            time.sleep(_PAUSE_S)
+        else:
+            return row is not None and row.state == "running" and not row.is_leaving
+    return False
 
 
 def requeue(job: Job) -> None:

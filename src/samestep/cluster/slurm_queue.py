@@ -4,6 +4,7 @@ The queue (`squeue`) knows jobs until some minutes after their end; accounting (
 it, knows all, every attempt of a requeued job by itself.
 """
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,11 @@ from dataclasses import dataclass, replace
 
 from samestep.cluster.jobs import Sight, State
 from samestep.cluster.request import bytes_of
+from samestep.errors import LaunchError
 
 ASK_S = 60.0
+_FORGOTTEN = "Invalid job id"
+"""What `squeue` says, with an exit code of its own, of ids that all ended too long ago."""
 
 STATES: Mapping[str, State] = {
     "PENDING": "pending",
@@ -92,7 +96,10 @@ class Row:
 
 
 def queue(ids: Sequence[str], env: Mapping[str, str] = os.environ) -> list[Row]:
-    """What the queue knows of jobs, by the ids that `sbatch` gave; those that it forgot are left out."""
+    """What the queue knows of jobs, by the ids that `sbatch` gave; those that it forgot are left out.
+
+    A LaunchError says that it could not be asked, which tells nothing of the jobs.
+    """
     if not ids:
         return []
     fields = ",".join(f"{name}:|" for name in _QUEUE)
@@ -114,7 +121,9 @@ def accounting(ids: Sequence[str], env: Mapping[str, str] = os.environ) -> list[
         ",".join(ids),
         f"--format={','.join(_ACCOUNTING)}",
     ]
-    return accounting_rows(_ask(command, env))
+    with contextlib.suppress(LaunchError):
+        return accounting_rows(_ask(command, env))
+    return []
 
 
 def queue_row(line: str) -> Row | None:
@@ -180,7 +189,7 @@ def _with_memory(row: Row, memory: int) -> Row:
 
 def _ask(command: list[str], env: Mapping[str, str]) -> str:
     try:
-        return subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603
             command,
             env={**env, "SLURM_TIME_FORMAT": "%s"},
             stdin=subprocess.DEVNULL,
@@ -189,9 +198,14 @@ def _ask(command: list[str], env: Mapping[str, str]) -> str:
             errors="replace",
             timeout=ASK_S,
             check=False,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
+        )
+    except FileNotFoundError:
+        raise LaunchError(f"{command[0]} is not on the PATH of this machine") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"{command[0]} could not be run: {error}") from None
+    if done.returncode != 0 and _FORGOTTEN not in done.stderr:
+        raise LaunchError(" ".join(done.stderr.split()) or f"{command[0]} ended with {done.returncode}")
+    return done.stdout
 
 
 def _time(text: str) -> float | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from samestep.cluster.engine import Engine, Files
 from samestep.cluster.ledger import Entry, Ledger
@@ -60,6 +61,6 @@ def _check_free(ledger: Ledger, requests: Sequence[Request]) -> None:
         if seen.entry.name in names and not seen.sight.is_over and seen.sight.state != "unknown":
             raise LaunchError(
                 f"{seen.entry.name} was handed over before as {seen.entry.id} and is {seen.sight.state}: "
-                f"wait for it, cancel it with `samestep jobs {ledger.folder} --cancel`, or choose another "
-                "folder with --out."
+                f"wait for it, cancel it with `samestep jobs {quote(str(ledger.folder))} --cancel`, or "
+                "choose another folder with --out."
             )

@@ -1,6 +1,7 @@
 """Who gets what: the cutting of a global batch into contiguous shares. Pure arithmetic."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from samestep.world import Share
 
@@ -68,26 +69,36 @@ def shares(
     The batch is cut into turns first and every turn into ranks, so that the examples of a turn (over
     which batch norm takes its statistics) do not depend on the world. No turn is empty.
     """
-    turns = max(1, min(turns, num_examples))
-    result = []
+    pieces = _pieces(num_examples, rank, world_size, max(1, min(turns, num_examples)))
+    return [
+        Share(
+            first=first,
+            count=count,
+            total=total,
+            batch=num_examples,
+            turn=turn,
+            turns=len(pieces),
+            shard=rank,
+            epoch=epoch,
+            position=position + start,
+            train=train,
+        )
+        for turn, (start, first, count, total) in enumerate(pieces)
+    ]
+
+
+@lru_cache(maxsize=16)
+def _pieces(num_examples: int, rank: int, world_size: int, turns: int) -> list[tuple[int, int, int, int]]:
+    """Of each turn: where it starts, a rank's first example and number in it, and how many it has.
+
+    Nearly all batches of a loader have the same size.
+    """
+    found = []
     for turn in range(turns):
         turn_start, turn_stop = cut(num_examples, turns, turn)
         start, stop = cut(turn_stop - turn_start, world_size, rank)
-        result.append(
-            Share(
-                first=start,
-                count=stop - start,
-                total=turn_stop - turn_start,
-                batch=num_examples,
-                turn=turn,
-                turns=turns,
-                shard=rank,
-                epoch=epoch,
-                position=position + turn_start,
-                train=train,
-            )
-        )
-    return result
+        found.append((turn_start, start, stop - start, turn_stop - turn_start))
+    return found
 
 
 def shard_shares(

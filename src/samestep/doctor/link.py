@@ -3,7 +3,8 @@
 One side answers (`Answering`), the other measures (`measure`). All is by one TCP connection and from Python:
 a link above some ten Gbit/s is faster than that.
 
-    latency        half of the shortest of many round trips of one byte
+    latency        half of the shortest of many round trips of one byte, in bursts with pauses between them:
+                   what disturbs one, a core that slept or was shared, need not disturb the next
     rate           bytes over seconds, the best of several streams: what disturbs one only makes it slower
     clock offset   the other's time less the middle of the round trip in which it was told, of the shortest;
                    it is off by half of that trip at most (Cristian, 1989)
@@ -18,7 +19,8 @@ from dataclasses import asdict, dataclass
 
 from samestep.doctor.wire import Channel
 
-NUM_TRIPS = 200
+NUM_BURSTS, NUM_TRIPS = 5, 40
+PAUSE_S = 0.02
 NUM_CLOCK_TRIPS = 20
 NUM_STREAMS = 3
 STREAM_S = 0.25
@@ -99,13 +101,15 @@ def measure(address: str, port: int, *, connect_s: float, clock: Clock = time.ti
 
 
 def _latency(channel: Channel) -> float:
-    channel.send({"ask": "echo", "count": NUM_TRIPS})
+    channel.send({"ask": "echo", "count": NUM_BURSTS * NUM_TRIPS})
     trips = []
-    for _ in range(NUM_TRIPS):
-        began = time.perf_counter()
-        channel.pour(1)
-        channel.swallow(1)
-        trips.append(time.perf_counter() - began)
+    for _ in range(NUM_BURSTS):
+        time.sleep(PAUSE_S)
+        for _ in range(NUM_TRIPS):
+            began = time.perf_counter()
+            channel.pour(1)
+            channel.swallow(1)
+            trips.append(time.perf_counter() - began)
     return min(trips) / 2
 
 

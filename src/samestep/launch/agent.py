@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -61,8 +62,8 @@ def environment_of(
 class Agent:
     """The running agents of one seat and all ranks of the run, known by what they wrote down.
 
-    Agents of the first seat talk to agent.log, others to this process's standard error: the folder may turn
-    out not to be the one that the first knows.
+    Agents of the first seat talk to agent.log. What others say is kept until it is wanted: the folder may
+    turn out not to be the one that the first knows, and torch complains of the first that leaves before them.
     """
 
     def __init__(self, *, folder: Path, limits: Limits, seat: Seat, env: Mapping[str, str]) -> None:
@@ -73,7 +74,9 @@ class Agent:
         self._log = folder / "agent.log"
         self._told: set[tuple[int, int]] = set()
         tether = [sys.executable, "-P", "-m", "samestep.launch.tether", str(os.getpid())]
-        with self._log.open("wb") if seat.is_first else os.fdopen(os.dup(2), "wb") as log:
+        self._talk = None if seat.is_first else tempfile.TemporaryFile()  # noqa: SIM115 - for as long as this
+        file = self._log.open("wb") if self._talk is None else os.fdopen(os.dup(self._talk.fileno()), "wb")
+        with file as log:
             self._process = subprocess.Popen(  # noqa: S603
                 tether + command_of(folder=folder, limits=limits, seat=seat),
                 stdin=subprocess.DEVNULL,
@@ -143,6 +146,12 @@ class Agent:
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and any(_is_alive(pid) for pid in pids):
             time.sleep(0.01)
+
+    def pass_on_talk(self) -> None:
+        """Write to standard error what the agents of another seat than the first have said."""
+        if self._talk is not None:
+            self._talk.seek(0)
+            sys.stderr.write(self._talk.read().decode("utf-8", "replace"))
 
     def last_words(self) -> str:
         """The last line of what the agents said, for when they failed before any rank was there."""

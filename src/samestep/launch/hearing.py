@@ -113,13 +113,12 @@ class Hearing:
         """What is new at `now`; `ranks_at` tells the ranks of a seat. To be called every now and then."""
         news: list[Silent | HeardAgain] = []
         for seat, told in self._received():
-            before = self._others.get(seat)
-            if told.get("bye"):
-                self._others.pop(seat, None)
-                continue
+            before = self._others.pop(seat, None)
             if before is not None and before.is_told:
                 seconds = now - before.heard_at
                 news.append(HeardAgain(host=before.host, address=before.address, seconds=seconds))
+            if told.get("bye"):
+                continue
             host, address = str(told.get("host")), str(told.get("address"))
             self._others[seat] = _Other(host=host, address=address, heard_at=now)
         for seat, other in self._others.items():

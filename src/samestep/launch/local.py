@@ -96,18 +96,23 @@ def launch(
             hearing = Hearing(folder, seat)
             hushed: set[int] = set()
 
+            def news_of_machines() -> list[Said]:
+                said = []
+                for news in hearing.look(time.monotonic(), lambda index: _ranks_at(agent, index)):
+                    if isinstance(news, Silent):
+                        if _is_leaving(agent):
+                            continue  # a machine that is done need not be heard
+                        with contextlib.closing(RecordWriter(folder, 0)) as record:
+                            record.finding(news.finding)
+                    said.append(Said(news.sentence, ()))
+                return said
+
             def tick() -> None:
                 said = listener.hear()
                 if (lost := losses.look()) is not None:
                     said += listener.begin_again(agent.size)
                     said.append(Said(lost, ()))
-                for news in hearing.look(time.monotonic(), lambda index: _ranks_at(agent, index)):
-                    if _is_leaving(agent):
-                        continue
-                    said.append(Said(news.sentence, ()))
-                    if isinstance(news, Silent):
-                        with contextlib.closing(RecordWriter(folder, 0)) as record:
-                            record.finding(news.finding)
+                said += news_of_machines()
                 for item in stalls.look(time.monotonic(), _ranks_here(agent)):
                     if seat.count > 1 and isinstance(item, Stall) and item.is_mutual:
                         hushed.add(item.rank)  # they may wait for a rank that is not seen from here
@@ -124,6 +129,8 @@ def launch(
             try:
                 _watch(agent, received, tick, may_leave=lambda: _is_leaving(agent))
                 _await_others(agent)
+                # one may have been heard again since, if only to say that it leaves
+                on_tick(news_of_machines())
             finally:
                 hearing.close()
                 agent.kill()
@@ -153,7 +160,10 @@ def attend(job: Job, *, gpus: Limits, out: Path, seat: Seat, threads: int | None
         finally:
             beating.close()
             agent.kill()
-        return agent.is_good or bool(received) or _are_done(agent)
+        is_good = agent.is_good or bool(received) or _are_done(agent)
+        if not is_good:
+            agent.pass_on_talk()
+        return is_good
 
 
 def _environment(job: Job, limits: Limits, seat: Seat, threads: int | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ It does not judge what was observed, only how the run ended.
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,8 @@ class _Run:
             if code is None and rank.end is not None:
                 since = self._over_since.setdefault(rank.rank, now)
                 code = rank.end.exit_code if now - since > LINGER_S else None
+            elif code == -signal.SIGABRT and rank.end is not None and rank.end.exit_code:
+                code = rank.end.exit_code  # it was over: torch's threads abort some processes as they leave
             if code is not None:
                 self._exit_codes[rank.rank] = code
                 if code != 0 and not rank.has_finished:

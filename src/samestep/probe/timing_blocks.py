@@ -1,19 +1,21 @@
 """Blocks: the times of steps, a few of them together in each row.
 
 The device is waited for at the end of a block only, and losses are read from it there. Writing a row belongs
-to no block. Knows steps, seconds, and how to ask the system about this process.
+to no block, and so does what the program does after its last step, which has a row of its own. Knows steps,
+seconds, and how to ask the system about this process.
 """
 
 import os
 import time
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from samestep.observed import First, Span, Timing
+from samestep.observed import BETWEEN_STEPS, First, Span, Timing
 from samestep.probe.timing_clock import TimingClock
 from samestep.probe.watch import Watch
 
@@ -68,8 +70,7 @@ class Blocks:
 
     def _begin(self) -> None:
         self._clock.restart()
-        self._cpu_s = time.process_time()
-        self._began_s = self._last_s = self._clock.now_s
+        self._began = self._last = _Moment(self._clock.now_s, time.process_time(), {})
         self._step_s: list[float] = []
         self._losses: list[list[Loss]] = []
         self._num_examples: int | None = 0
@@ -78,10 +79,10 @@ class Blocks:
 
     def end_step(self, num_examples: int | None) -> None:
         """The step under way has ended now."""
-        now = time.perf_counter()
         step = self._watch.step
-        self._step_s.append(now - self._last_s)
-        self._last_s = now
+        before, self._last = self._last, self._now(self._clock.spent())
+        between_s = self._last.between_steps_s - before.between_steps_s
+        self._step_s.append(self._last.at_s - before.at_s - between_s)
         if self._num_examples is not None:
             self._num_examples = None if num_examples is None else self._num_examples + num_examples
         self._losses.append(self.losses)
@@ -89,16 +90,30 @@ class Blocks:
         self._take_spans(step)
         if step == 1:
             self._watch.write(First(seconds=_age_s(), is_cold=self._is_cold))
-        if len(self._step_s) >= self._most_steps or now - self._began_s >= self._least_s or step == 1:
-            self._write(step + 1 - len(self._step_s))
+        is_long = self._last.at_s - self._began.at_s >= self._least_s
+        if is_long or len(self._step_s) >= self._most_steps or step == 1:
+            self._synchronise()
+            self._last = self._now(self._clock.take())
+            self._write(step + 1)
             self._begin()
         self._clock.is_detailed = step + 1 in IN_DETAIL
 
     def close(self) -> None:
         """Write what is left: steps of a block that is not full, and time after the last of them."""
-        phases = self._write(self._watch.step - len(self._step_s))
-        self._watch.probe_s += phases.get("probe", 0.0)
+        self._synchronise()
+        end = self._now(self._clock.take())
+        if self._step_s:
+            self._write(self._watch.step)
+        self._watch.write(self._row(self._watch.step, (), self._last, end), flush=True)
+        self._watch.probe_s += end.phases_s.get("probe", 0.0)
         self._memory.close()
+
+    def _now(self, phases_s: dict[str, float]) -> "_Moment":
+        return _Moment(self._clock.now_s, time.process_time(), phases_s)
+
+    def _synchronise(self) -> None:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
 
     def _take_spans(self, step: int) -> None:
         if self._clock.is_detailed:
@@ -108,29 +123,42 @@ class Blocks:
                 seconds = first.seconds + sum(piece.seconds for piece in more)
                 self._spans.append(Span(step=step, phase=phase, began_s=first.began_s, seconds=seconds))
 
-    def _write(self, first_step: int) -> dict[str, float]:
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
-        phases = self._clock.take()
-        seconds = self._clock.now_s - self._began_s
-        row = Timing(
-            first_step=first_step,
-            num_steps=len(self._step_s),
-            num_examples=self._num_examples,
-            seconds=seconds,
-            step_s=tuple(self._step_s),
-            phases_s=_by_told_phase(phases),
-            cpu_s=time.process_time() - self._cpu_s,
-            rss_bytes=self._memory.rss_bytes(),
-            device_bytes=_device_bytes(self.device),
-            began_s=self._clock.monotonic_s(self._began_s),
-            losses=tuple(_mean(losses) for losses in self._losses),
-            num_waits=self.num_waits,
-        )
+    def _write(self, next_step: int) -> None:
+        row = self._row(next_step - len(self._step_s), self._step_s, self._began, self._last)
         for span in self._spans:
             self._watch.write(span)
         self._watch.write(row, flush=True)
-        return phases
+
+    def _row(self, first_step: int, step_s: Sequence[float], begin: "_Moment", end: "_Moment") -> Timing:
+        phases_s = {
+            phase: seconds - begin.phases_s.get(phase, 0.0) for phase, seconds in end.phases_s.items()
+        }
+        return Timing(
+            first_step=first_step,
+            num_steps=len(step_s),
+            num_examples=self._num_examples if step_s else 0,
+            seconds=end.at_s - begin.at_s,
+            step_s=tuple(step_s),
+            phases_s=_by_told_phase(phases_s),
+            cpu_s=end.cpu_s - begin.cpu_s,
+            rss_bytes=self._memory.rss_bytes(),
+            device_bytes=_device_bytes(self.device),
+            began_s=self._clock.monotonic_s(begin.at_s),
+            losses=tuple(_mean(losses) for losses in self._losses) if step_s else (),
+            num_waits=self.num_waits if step_s else 0,
+        )
+
+
+class _Moment(NamedTuple):
+    """A time of `perf_counter`, the processors' time until then, and the phases' since the block began."""
+
+    at_s: float
+    cpu_s: float
+    phases_s: dict[str, float]
+
+    @property
+    def between_steps_s(self) -> float:
+        return sum(self.phases_s.get(phase, 0.0) for phase in BETWEEN_STEPS)
 
 
 def _told(phase: str) -> str:

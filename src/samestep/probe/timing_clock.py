@@ -48,6 +48,11 @@ class TimingClock(Clock):
         """A time of `perf_counter` on the monotonic clock, which processes of a machine share."""
         return seconds + self._to_monotonic
 
+    def spent(self) -> dict[str, float]:
+        """Seconds by phase since they were last taken, which goes on."""
+        self._charge()
+        return dict(self._spent)
+
     def restart(self) -> None:
         """Forget the time since this was last asked; it belongs to nothing."""
         self.take()

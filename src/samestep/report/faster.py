@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from samestep.report.figures import gpus, seconds, times
 from samestep.report.sweep import CellRow, GapRow, Sweep
+from samestep.report.wording import number
 from samestep.scale.gap import EXCHANGE, INPUT, NORMS, SHARING, SMALLER_BATCH, UNDIVIDED, WAITING
 
 _GOES_TO = {
@@ -80,7 +81,7 @@ def _at(sweep: Sweep, best: CellRow, num_families: int) -> str:
     if num_families == 1:
         return ""
     if sweep.is_weak:
-        return f"with {best.batch_per_gpu:.4g} examples on each GPU, "
+        return f"with {number(best.batch_per_gpu)} examples on each GPU, "
     return f"at batch {best.batch_size}, "
 
 

@@ -15,6 +15,8 @@ from samestep.cluster.request import clock
 _STYLES = {"finished": "green", "running": "cyan", "pending": "dim", "stopped": "yellow", "unknown": "yellow"}
 EVERY_S = 5.0
 """How often a scheduler is asked while somebody looks on."""
+_WIDE = 1000
+"""Columns where there is no terminal: rows are not broken, for programs to read."""
 
 
 def listing(seen: Sequence[Seen]) -> Group:
@@ -22,7 +24,10 @@ def listing(seen: Sequence[Seen]) -> Group:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("job", "id", "ranks", "state", "waited", "ran", "attempts", "steps"):
         table.add_column(
-            name, no_wrap=name != "job", justify="right" if name in ("ranks", "steps") else "left"
+            name,
+            no_wrap=name != "job",
+            justify="right" if name in ("ranks", "steps") else "left",
+            overflow="fold",  # a name of which the end is missing may be any of a sweep
         )
     for job in seen:
         sight, progress = job.sight, job.progress
@@ -37,13 +42,20 @@ def listing(seen: Sequence[Seen]) -> Group:
             Text(str(sight.num_attempts)),
             Text(steps),
         )
-    words = [Text(f"{job.entry.name}: {told}") for job in seen if (told := job.ending or job.sight.reason)]
+    words = [
+        Text(f"{job.entry.name}: {told}")
+        for job in seen
+        for told in (job.ending or job.sight.reason, job.remark)
+        if told
+    ]
     return Group(table, *words)
 
 
 def show_jobs(seen: Sequence[Seen]) -> None:
     """Print them once, to standard output."""
-    Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty()).print(listing(seen))
+    is_seen = sys.stdout.isatty()
+    width = None if is_seen else _WIDE
+    Console(file=sys.stdout, highlight=False, soft_wrap=not is_seen, width=width).print(listing(seen))
 
 
 def follow_jobs(look: Callable[[], Sequence[Seen]], every_s: float = EVERY_S) -> Sequence[Seen]:

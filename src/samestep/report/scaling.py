@@ -153,7 +153,10 @@ class Scaling:
         if self._bar is not None:
             spent = now - self._began
             total = None if left_s is None else spent + left_s
-            if state and self._console.width >= NARROW:
+            if self._console.width < NARROW:
+                # the time that is left is what one looks for
+                title, left = f"{what}: {ranks(order.world_size)}", left.removeprefix("about ")
+            elif state:
                 title = f"{title}: {state}"
             self._bar.update(self._row, completed=spent, total=total, title=title, left=left)
         elif is_new:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from samestep.report.faster import answer
 from samestep.report.sweep import Sweep
-from samestep.report.wording import counted, duration, visible
+from samestep.report.wording import counted, duration, number, visible
 from samestep.scale.cells import CellResult, Gap, Mark, Part, Result
 from samestep.scale.evidence import told_bytes, told_s
 
@@ -30,8 +30,8 @@ def show_speed(console: Console, result: Result, out: Path, *, is_interrupted: b
         console.print(Text.assemble(("note: ", "yellow"), visible(remark)))
     console.print()
     notes = _show_table(console, result)
-    for number, (mark, cells) in enumerate(notes.items(), start=1):
-        _indented(console, Text.assemble((f"[{number}] ", "yellow"), f"{cells}: {visible(mark)}"))
+    for place, (mark, cells) in enumerate(notes.items(), start=1):
+        _indented(console, Text.assemble((f"[{place}] ", "yellow"), f"{cells}: {visible(mark)}"))
     for gap in result.gaps:
         console.print()
         _show_gap(console, gap)
@@ -66,15 +66,22 @@ def _show_table(console: Console, result: Result) -> dict[str, str]:
     notes = _notes(result)
     said = [_said_of(cell, list(notes), result.fairness) for cell in result.cells]
     columns = _columns(result)
-    width = math.inf if console.soft_wrap else console.width - max(map(len, said)) - 1
-    while len(columns) > _NEEDED and sum(map(_width, columns)) > width:
+    width = math.inf if console.soft_wrap else console.width
+    said_width = max(map(len, said)) + 1
+    while len(columns) > _NEEDED and sum(map(_width, columns)) + said_width > width:
         columns.pop()
-    for number, row in enumerate(zip(*columns, strict=True)):
+    # a number that is cut off would be another number
+    is_narrow = sum(map(_width, columns)) + said_width > width
+    if is_narrow:
+        columns = [[text.partition(" (")[0] for text in column] for column in columns]
+    for place, row in enumerate(zip(*columns, strict=True)):
         line = "".join(f"{text:>{_width(column)}}" for text, column in zip(row, columns, strict=True))
-        text = Text(line.removeprefix("  "), style="bold" if number == 0 else "")
-        if number:
-            text.append(f"  {said[number - 1]}", style="yellow")
+        text = Text(line.removeprefix("  "), style="bold" if place == 0 else "")
+        if place and not is_narrow:
+            text.append(f"  {said[place - 1]}", style="yellow")
         _line(console, text)
+        if place and is_narrow and said[place - 1]:
+            _line(console, Text(f"   {said[place - 1]}", style="yellow"))
     for cell in result.cells:
         if cell.reason:
             _indented(console, Text.assemble((f"{cell.cell}: ", "yellow"), visible(cell.reason)))
@@ -94,7 +101,7 @@ def _columns(result: Result) -> list[list[str]]:
     cells = result.cells
     found = [
         ["GPUs", *(str(cell.gpus) for cell in cells)],
-        ["batch/GPU", *(f"{cell.batch_per_gpu:.4g}" for cell in cells)],
+        ["batch/GPU", *(number(cell.batch_per_gpu) for cell in cells)],
         ["step", *(_step(cell) for cell in cells)],
         ["speedup (ideal)", *(_speedup(cell) for cell in cells)],
         ["efficiency", *(_share(cell.efficiency) for cell in cells)],
@@ -134,7 +141,7 @@ def _step(cell: CellResult) -> str:
     if cell.step_s is None:
         return ""
     width = cell.relative_half_width or 0.0
-    return f"{told_s(cell.step_s)} ±{100 * width:.2g}%"
+    return f"{told_s(cell.step_s)} ±{100 * width:{'.2g' if width < 0.995 else '.0f'}}%"
 
 
 def _speedup(cell: CellResult) -> str:
@@ -188,9 +195,10 @@ def _show_waterfall(
     names = ["ideal", *(part.name for part in parts), "measured"]
     margin = max(map(len, names)) + 2
     told = {part.name: _signed(part) for part in parts}
-    if not console.soft_wrap and margin + 2 + max(map(len, told.values())) > console.width:
-        # a number that is cut off would be another number
-        told = {part.name: f"{_plus(part.seconds)}{' (noise)' * part.is_noise}" for part in parts}
+    for note in (" (noise)", " ~"):
+        if not console.soft_wrap and margin + 2 + max(map(len, told.values())) > console.width:
+            # a number that is cut off would be another number
+            told = {part.name: f"{_plus(part.seconds)}{note * part.is_noise}" for part in parts}
     told_width = max(map(len, told.values())) + 4
     width = _MOST_BAR if console.soft_wrap else min(_MOST_BAR, console.width - margin - told_width)
     ends = [ideal_s]
@@ -214,6 +222,8 @@ def _show_waterfall(
         sign, style = (light, "dim") if part.is_noise else (less if part.seconds < 0 else full, "yellow")
         line(part.name, begin, begin + part.seconds, sign, told[part.name], style)
     line("measured", 0.0, measured_s, full, told_s(measured_s), "cyan")
+    if any(text.endswith(" ~") for text in told.values()):
+        _line(console, Text("  ~ is noise", style="dim"))
 
 
 def _signed(part: Part) -> str:

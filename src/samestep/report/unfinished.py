@@ -1,7 +1,9 @@
 """Unfinished: the answer of a sweep that wrote none, because it goes on or was killed.
 
-DIR/cells.jsonl    a line for each finished run, which is all that judging needs
-DIR/sweep.json     what was asked for; without it, the runs tell
+DIR/cells.jsonl        a line for each finished run
+DIR/looks/N/look.json  what was seen of the program on N ranks
+DIR/sweep.json         what was asked for; without it, the runs tell
+DIR/runs/…             rows of the runs, for their loss
 """
 
 from collections.abc import Sequence
@@ -12,8 +14,9 @@ from pydantic import Field, ValidationError
 
 from samestep.report.written import Written, read_written
 from samestep.scale.cells import VERSION
-from samestep.scale.folder import SETTINGS
+from samestep.scale.folder import CELLS, SETTINGS, SweepFolder
 from samestep.scale.judgement import judge
+from samestep.scale.learning import curves_of, noise_of
 from samestep.scale.plan import Sweep
 from samestep.scale.runs import Finished, has_norms, read_runs
 
@@ -35,7 +38,7 @@ class _Kept(Written):
 
 def judged_again(folder: Path) -> dict[str, Any] | None:
     """The answer so far, as scale.json would have it; None if no run is finished."""
-    runs = read_runs(folder / "cells.jsonl")
+    runs = read_runs(folder / CELLS)
     if not runs:
         return None
     kept = read_written(
@@ -43,8 +46,12 @@ def judged_again(folder: Path) -> dict[str, Any] | None:
     )
     settings = {} if kept is None else kept.settings
     environment = {name: settings[name] for name in _ENVIRONMENT if name in settings}
-    result = judge(_asked(settings, runs), runs, has_norms=has_norms(runs), environment=environment)
+    sweep, at = _asked(settings, runs), SweepFolder(folder)
+    looks = {size: look for size in {1, *sweep.worlds} if (look := at.look(size)) is not None}
+    result = judge(sweep, runs, has_norms=has_norms(runs), looks=looks, environment=environment)
     result.stopped_because = "it wrote no answer: it goes on, or it was killed"
+    result.noise_scale = noise_of(looks)
+    result.curves = curves_of(sweep, runs, folder)
     return result.to_json()
 
 

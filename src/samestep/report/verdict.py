@@ -114,6 +114,8 @@ def _show_table(console: Console, verification: Verification) -> None:
     if lit is not None:
         _line(console, Text(" " * (margin + shown.index(lit)) + "^ first difference", style="bold red"))
     legend = f"{signs['same']} same bits  {signs['equal']} up to rounding  {signs['different']} different"
+    if any((quantity, step) not in marks for quantity in quantities for step in shown):
+        legend += f"  {signs[None]} not compared"
     more = f"  ({counted(len(steps) - len(shown), 'step')} not shown)" if len(shown) < len(steps) else ""
     console.print(Text(legend + more, style="dim"))
     if first is not None and lit is None:

@@ -29,7 +29,7 @@ def number(value: float) -> str:
     """A number with four digits; whole ones in full."""
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def exact(value: float | str) -> str:

@@ -60,11 +60,9 @@ class Asked:
             batches, grows = _own_batches(good)
             if grows and not is_weak and not self.is_task:
                 is_weak = True
-                remarks.append(
-                    f"The program's batch is that of one rank, {batches[0]} examples, and grows with the "
-                    "number of GPUs. Steps of a larger batch are other training: the table compares examples "
-                    f"per second. Name the batch (--batch {batches[0]}) to compare the same training."
-                )
+                # ranks that never meet are refused, whatever their batch
+                if all(look.is_joined for size, look in good.items() if size > 1):
+                    remarks.append(_grows(batches[0]))
         if is_weak and self.is_weak:
             remarks.append(
                 "The batch grows with the number of GPUs (--weak). Steps of a larger batch are other "
@@ -140,6 +138,14 @@ class Asked:
             return None  # as it is, fair or not
         of_step = 1.0 if look is None else look.batches_per_step
         return max(variant.gpus, round(variant.batch_size / of_step))
+
+
+def _grows(batch: int) -> str:
+    return (
+        f"The program's batch is that of one rank, {batch} examples, and grows with the number of GPUs. "
+        "Steps of a larger batch are other training: the table compares examples per second. Name the batch "
+        f"(--batch {batch}) to compare the same training."
+    )
 
 
 def _own_batches(good: Mapping[int, Look]) -> tuple[tuple[int, ...], bool]:

@@ -80,6 +80,11 @@ class CellResult:
         return Cell(gpus=self.gpus, batch_size=self.batch_size)
 
     @property
+    def is_of_several(self) -> bool:
+        """Whether it has times of several GPUs that are not refused; one GPU may still have failed."""
+        return self.gpus > 1 and self.status == "measured"
+
+    @property
     def relative_half_width(self) -> float | None:
         """Half of the interval of a step's time, as a part of it."""
         if not self.step_s or self.step_low_s is None or self.step_high_s is None:

@@ -47,9 +47,10 @@ class Estimates:
         return self._draws(variant.name, series)
 
     def around(self, draws: Floats, value: float) -> Interval:
-        """The interval of a time, or of a ratio of two."""
+        """The interval of a time, which is never below nothing."""
         usual = None if self._usual is None else self._usual * abs(value)
-        return interval(draws, value, num_rounds=self._num_rounds, usual=usual)
+        found = interval(draws, value, num_rounds=self._num_rounds, usual=usual)
+        return Interval(low=max(0.0, found.low), high=found.high)
 
     def around_difference(self, draws: Floats, value: float, of: float) -> Interval:
         """The interval of the difference of two times, which are about as long as `of`.

@@ -102,10 +102,12 @@ def others(found: Sequence[Costly]) -> list[dict[str, float]]:
 
 
 def told_s(seconds: float) -> str:
-    """A time with three digits."""
+    """A time with three digits; more if it has more before the point."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:.3g} {unit}"
+        # 999.5 ms are 1 s in three digits
+        if abs(seconds) >= 0.9995 * size:
+            told = seconds / size
+            return f"{told:{'.3g' if abs(told) < 999.5 else ',.0f'}} {unit}"
     return f"{seconds / 1e-6:.3g} µs"
 
 

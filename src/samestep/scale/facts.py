@@ -13,11 +13,11 @@ import numpy as np
 
 from samestep.errors import RecordError
 from samestep.observations import Observations
-from samestep.observed import First, Loader, Machine, Model, Pass, Row, Timing, Trouble
+from samestep.observed import BETWEEN_STEPS, First, Loader, Machine, Model, Pass, Row, Timing, Trouble
 from samestep.record import read_json
 from samestep.scale.runs import Facts, Finished, Host, Loading, Status
 from samestep.scale.statistics import Blocks
-from samestep.scale.timing import BETWEEN_STEPS, RunTimes, between_steps_s, run_times
+from samestep.scale.timing import RunTimes, between_steps_s, run_times
 from samestep.scale.variants import Variant
 
 _TENSOR = re.compile(r"^\S+ (?P<dtype>\S+) \((?P<shape>[\d, ]*)\) gradient$")

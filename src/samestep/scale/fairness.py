@@ -5,13 +5,13 @@ device and their clocks, threads of a rank, examples of a step, precision. Still
 steps that have settled, enough of them, enough rounds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from samestep.errors import listed
 from samestep.scale.cells import CellResult, Mark
 from samestep.scale.estimates import Estimates
-from samestep.scale.looks import Look
+from samestep.scale.looks import TWICE, Look, times_in_a_step
 from samestep.scale.runs import Facts, Finished
 from samestep.scale.variants import Comparison
 
@@ -20,8 +20,6 @@ EXAMPLES_APART = 0.02
 NOISY = 0.10
 FEWEST_STEPS = 8
 """After warm-up: fewer than two for each of the four batches that its end is found by."""
-TWICE = 1.5
-"""Times the examples that a pass has on one rank, from which on they are drawn twice; padding adds fewer."""
 BUSY_CORES = 0.25
 BUSY_SHARE = 0.05
 """Others are busy from so many cores on, or from that part of all cores."""
@@ -37,8 +35,12 @@ class Compared:
     """As the program is, of both cells."""
     all_runs: Sequence[Finished]
     """Of all variants that the gap is made of, too."""
+    failed: Sequence[Finished] = ()
+    """Of the same variants, those that have no times."""
     look: Look | None = None
     """What was seen of the program on so many GPUs before it was timed."""
+    look_at_one: Look | None = None
+    """The same on one."""
 
     @property
     def facts(self) -> Iterator[tuple[Finished, Facts]]:
@@ -60,17 +62,25 @@ def marks(
     result: CellResult,
     *,
     has_norms: bool,
-    look: Look | None = None,
+    looks: Mapping[int, Look],
 ) -> list[Mark]:
-    """All that is to be said of a cell's comparison; refusals first."""
+    """All that is to be said of a cell's comparison; refusals first. `looks` are by number of ranks."""
     roles = comparison.roles(has_norms=has_norms)
-    plain = list(dict.fromkeys((roles["full"], roles["one"])))
+    plain, variants = dict.fromkeys((roles["full"], roles["one"])), dict.fromkeys(roles.values())
     compared = Compared(
         comparison=comparison,
         result=result,
         runs=[run for variant in plain for run in estimates.measured(variant)],
-        all_runs=[run for variant in dict.fromkeys(roles.values()) for run in estimates.measured(variant)],
-        look=look,
+        all_runs=[run for variant in variants for run in estimates.measured(variant)],
+        # what was never started has no folder: why is told elsewhere
+        failed=[
+            run
+            for variant in variants
+            for run in estimates.runs.get(variant, [])
+            if run.folder and not run.is_measured
+        ],
+        look=looks.get(comparison.cell.gpus),
+        look_at_one=looks.get(1),
     )
     found = [mark for rule in RULES for mark in rule(compared)]
     return sorted(found, key=lambda mark: not mark.is_refusal)
@@ -137,15 +147,33 @@ def other_examples(compared: Compared) -> Iterator[Mark]:
     if one <= 0 or abs(many / (one * due) - 1) > EXAMPLES_APART:
         yield compared.mark(
             "other-examples",
-            f"A step has {many:g} examples on {cell.gpus} GPUs and {one:g} on one, where {one * due:g} were "
-            "due: these are different amounts of work; divide the batch of the program by the number of "
-            "ranks, or compare with --weak.",
+            f"A step has {_told(many)} examples on {cell.gpus} GPUs and {_told(one)} on one, where "
+            f"{_told(one * due)} were due: these are different amounts of work; divide the batch of the "
+            "program by the number of ranks, or compare with --weak.",
             is_refusal=True,
         )
 
 
+def batch_beyond_the_data(compared: Compared) -> Iterator[Mark]:
+    """A batch that no step can have: a pass over the data set has fewer examples."""
+    cell = compared.comparison.cell
+    for run, facts in compared.facts:
+        loading, found = facts.loading, facts.examples_per_step
+        if run.variant.cell != cell or loading is None or found is None:
+            continue
+        due = loading.num_drawn or loading.num_examples
+        if due is not None and due < cell.batch_size and found < (1 - EXAMPLES_APART) * cell.batch_size:
+            yield compared.mark(
+                "other-examples",
+                f"Steps of {cell.batch_size:,} examples were asked for, and a pass over the data set has "
+                f"{due:,}, so that they have {_told(found)}; ask for a batch of at most {due}.",
+                is_refusal=True,
+            )
+            return
+
+
 def repeated_examples(compared: Compared) -> Iterator[Mark]:
-    """A pass that several ranks draw several times over."""
+    """A pass that several ranks draw several times over, or steps in which they have the same examples."""
     cell = compared.comparison.cell
     drawn: dict[bool, int] = {}
     for run, facts in compared.facts:
@@ -157,6 +185,15 @@ def repeated_examples(compared: Compared) -> Iterator[Mark]:
             f"The ranks draw {drawn[False]:,} examples in a pass over {drawn[True]:,}, so that examples per "
             "second count the same ones again, and an epoch is no shorter; share the data set out among the "
             "ranks.",
+            is_refusal=True,
+        )
+        return
+    times = times_in_a_step(compared.look_at_one, compared.look)
+    if cell.gpus > 1 and times is not None and times >= TWICE:
+        yield compared.mark(
+            "repeated-examples",
+            f"The ranks train on the same examples: each one of a step is in it {times:.3g} times, so that "
+            "examples per second count the same ones again; share the examples out among the ranks.",
             is_refusal=True,
         )
 
@@ -182,6 +219,19 @@ def other_precision(compared: Compared) -> Iterator[Mark]:
             f"The runs computed in different precisions ({'; '.join(kinds)}); use the same on every number "
             "of GPUs.",
             is_refusal=True,
+        )
+
+
+def failed_run(compared: Compared) -> Iterator[Mark]:
+    """A run without times: of a variant that other rounds have measured, or that only the gap needs."""
+    measured = {run.variant for run in compared.all_runs}
+    for run in compared.failed:
+        left = "its other rounds count" if run.variant in measured else "parts of the gap are not told apart"
+        yield compared.mark(
+            "failed-run",
+            f"Round {run.round} of {run.variant} failed, and {left}. "
+            f"{run.reason.rstrip('.') or 'There is a step that took no time'}. What it said "
+            f"is kept in {run.folder}; the same command with the same --out tries it again.",
         )
 
 
@@ -246,11 +296,13 @@ def one_round(compared: Compared) -> Iterator[Mark]:
 RULES: tuple[Rule, ...] = (
     other_device,
     other_clock_limit,
+    no_group,  # before what follows from it
     other_examples,
+    batch_beyond_the_data,
     repeated_examples,
-    no_group,
     other_precision,
     other_threads,
+    failed_run,
     busy,
     too_noisy,
     too_few_steps,
@@ -262,6 +314,11 @@ def _for_longer(run: Finished) -> str:
     """What to do about a run that was too short: it ended by itself, or we ended it."""
     is_cut = run.status == "cut"
     return "let each run go on for longer (--seconds)" if is_cut else "let the program train for longer"
+
+
+def _told(examples: float) -> str:
+    """A number of examples, which may be a mean over steps."""
+    return f"{examples:,.0f}" if examples == int(examples) else f"{examples:,.1f}"
 
 
 def _middle(values: Sequence[float]) -> float:

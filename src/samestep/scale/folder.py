@@ -10,6 +10,7 @@
 Knows files; starts nothing and judges nothing.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from samestep.scale.looks import Look
 from samestep.scale.runs import Finished, check_same, line_of, read_runs
 from samestep.scale.variants import Variant
 
-SETTINGS = "sweep.json"
+SETTINGS, CELLS = "sweep.json", "cells.jsonl"
 
 
 def is_sweep(path: Path) -> bool:
@@ -36,7 +37,11 @@ class SweepFolder:
         self.path = path
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Write down what was asked for, or refuse to go on with something else."""
+        """Write down what was asked for, or refuse to go on with something else.
+
+        As long as nothing was measured there is nothing to go on with: a program that could not be timed may
+        be corrected, and asked for in the same folder.
+        """
         kept = read_json(self.path / SETTINGS)
         if kept is None:
             if is_sweep(self.path):
@@ -51,7 +56,13 @@ class SweepFolder:
                 f"The sweep in {self.path} was to be continued, but it is of version {kept.get('version')}, "
                 f"and this Samestep writes version {VERSION}; name another folder with --out."
             )
-        check_same(settings, kept["settings"], self.path)
+        if any(run.is_measured for run in self.runs):
+            check_same(settings, kept["settings"], self.path)
+        elif settings != kept["settings"]:
+            for name in ("looks", "runs"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            (self.path / CELLS).unlink(missing_ok=True)
+            write_json(self.path / SETTINGS, {"version": VERSION, "settings": settings})
 
     def look(self, world_size: int) -> Look | None:
         """The look at so many ranks, if it was made."""
@@ -68,11 +79,11 @@ class SweepFolder:
     @property
     def runs(self) -> list[Finished]:
         """The runs that are finished."""
-        return read_runs(self.path / "cells.jsonl")
+        return read_runs(self.path / CELLS)
 
     def keep(self, run: Finished) -> None:
         """Add a finished run."""
-        path = self.path / "cells.jsonl"
+        path = self.path / CELLS
         with path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, 2)

@@ -33,11 +33,10 @@ def judge(
     gaps, marks = [], []
     for comparison in sweep.comparisons:
         cell = _cell(comparison, estimates)
-        look = (looks or {}).get(cell.gpus)
-        said = (
-            fairness.marks(comparison, estimates, cell, has_norms=has_norms, look=look) if cell.step_s else []
-        )
-        cell = dataclasses.replace(cell, marks=tuple(mark.mark for mark in said))
+        said = []
+        if cell.step_s:
+            said = fairness.marks(comparison, estimates, cell, has_norms=has_norms, looks=looks or {})
+        cell = dataclasses.replace(cell, marks=tuple(dict.fromkeys(mark.mark for mark in said)))
         if any(mark.is_refusal for mark in said):
             cell = dataclasses.replace(
                 cell, status="refused", speedup=None, speedup_low=None, speedup_high=None, efficiency=None
@@ -68,8 +67,13 @@ def judge(
 
 
 def half_widths(result: Result) -> dict[Cell, float | None]:
-    """Half of each cell's interval as a part of its time; of cells that failed there is none to wait for."""
-    return {cell.cell: cell.relative_half_width for cell in result.cells if cell.status != "failed"}
+    """Half of each cell's interval as a part of its time.
+
+    Cells that failed have none to wait for, and of those that are refused nothing is told that a narrower
+    one would make better.
+    """
+    given_up = ("failed", "refused")
+    return {cell.cell: cell.relative_half_width for cell in result.cells if cell.status not in given_up}
 
 
 def _cell(comparison: Comparison, estimates: Estimates) -> CellResult:
@@ -107,6 +111,8 @@ def _cell(comparison: Comparison, estimates: Estimates) -> CellResult:
     found = dataclasses.replace(found, **_epoch(measured, run.facts, step_s, examples))
     if not estimates.has(one):
         return found
+    if full == one:  # as fast as itself, however well that is known
+        return dataclasses.replace(found, speedup=1.0, speedup_low=1.0, speedup_high=1.0, efficiency=1.0)
     # of the same batch that is T(1) / T(N); a batch that grows counts by its examples
     growth = cell.batch_size / comparison.reference.batch_size
     speedup = growth * estimates.value(one) / step_s

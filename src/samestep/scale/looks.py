@@ -83,6 +83,18 @@ class Look:
 
 
 _LOOK: TypeAdapter[Look] = TypeAdapter(Look)
+TWICE = 1.5
+"""From which on examples are taken twice, beside how often one rank takes them; padding adds fewer."""
+
+
+def times_in_a_step(one: Look | None, many: Look | None) -> float | None:
+    """How often an example is in a step of several ranks, for each time that it is in one of one rank.
+
+    None if nobody can tell, as where one rank's examples are alike already: data that is made up, say.
+    """
+    if one is None or many is None or not one.repeats or one.repeats >= TWICE or many.repeats is None:
+        return None
+    return many.repeats / one.repeats
 
 
 def look_of(

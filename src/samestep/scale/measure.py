@@ -6,21 +6,19 @@ Each run is made by a runner, and told by what it left in its folder. Finished r
 that was interrupted goes on where it was. No process and no torch here.
 """
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from samestep.errors import RecordError
 from samestep.observations import Observations
-from samestep.observed import Row
 from samestep.scale import judgement
 from samestep.scale.asked import Asked
 from samestep.scale.cells import Result
-from samestep.scale.curves import Curve, curve
 from samestep.scale.facts import finished
 from samestep.scale.folder import SweepFolder, look_name, number_after, run_name
+from samestep.scale.learning import curves_of, noise_of
 from samestep.scale.looks import Look, look_of
 from samestep.scale.plan import Plan, Planned, Sweep
 from samestep.scale.runner import Made, Order, Runner
@@ -137,7 +135,10 @@ class _Measurement:
         while True:
             plan = self._plan
             if plan.is_between_rounds:
-                widths = judgement.half_widths(self._judged())
+                result = self._judged()
+                widths = judgement.half_widths(result)
+                if plan.num_rounds and not any(cell.is_of_several for cell in result.cells):
+                    return "no number of GPUs can be compared with one, which more rounds would not change"
             decision = plan.decide(widths, self._spent_s)
             if decision.is_over:
                 return decision.reason
@@ -187,11 +188,13 @@ class _Measurement:
         result = self._judged()
         result.stopped_because = reason
         result.remarks = self._remarks
-        outlook = self._plan.outlook(judgement.half_widths(result))
+        is_useful = any(cell.is_of_several for cell in result.cells)
+        outlook = self._plan.outlook(judgement.half_widths(result)) if is_useful else None
         result.outlook = "" if outlook is None else str(outlook)
         result.environment = {"devices": self._devices(), "clock_limits_mhz": self._clock_limits()}
-        result.noise_scale = self._noise()
-        result.curves = [dataclasses.asdict(found) for found in self._curves() if found.points]
+        assert self.sweep is not None, "there are no cells before the worlds were looked at"
+        result.noise_scale = noise_of(self.looks)
+        result.curves = curves_of(self.sweep, self._runs, self._folder.path)
         return result
 
     def _devices(self) -> list[str]:
@@ -201,30 +204,6 @@ class _Measurement:
     def _clock_limits(self) -> list[int]:
         """Of the devices that ranks were on, each once; none where the driver does not tell."""
         return sorted({mhz for run in self._runs if run.host for mhz in run.host.clock_limits_mhz})
-
-    def _noise(self) -> dict[str, Any] | None:
-        """The gradient noise scale, as most ranks tell it; None if nobody can."""
-        for size, look in sorted(self.looks.items(), reverse=True):
-            if look.noise is not None and look.noise.value is not None:
-                noise = look.noise
-                told = {"value": noise.value, "low": noise.low, "high": noise.high}
-                return told | {"num_steps": noise.num_steps, "from_gpus": size}
-        return None
-
-    def _curves(self) -> Iterator[Curve]:
-        assert self.sweep is not None, "there are no cells before the worlds were looked at"
-        for comparison in self.sweep.comparisons:
-            full = comparison.roles(has_norms=False)["full"]
-            folders = [run.folder for run in self._runs if run.variant == full and run.is_measured]
-            rows = [found for folder in folders if (found := self._rows_in(folder)) is not None]
-            yield curve(comparison.cell, rows)
-
-    def _rows_in(self, folder: str) -> dict[int, list[Row]] | None:
-        try:
-            observations = Observations.read(self._folder.path / folder)
-        except RecordError:
-            return None
-        return {rank: list(observations.rows(rank)) for rank in observations.ranks}
 
     def _judged(self) -> Result:
         assert self.sweep is not None, "nothing is judged before the worlds were looked at"

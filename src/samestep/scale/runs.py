@@ -18,6 +18,8 @@ from samestep.scale.statistics import Blocks
 from samestep.scale.variants import Variant
 
 Status = Literal["finished", "cut", "failed", "stalled"]
+TEXT = "text of the program"
+"""The setting that is a digest of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +171,21 @@ def check_same(asked: Mapping[str, Any], kept: Mapping[str, Any], where: Path) -
     """Refuse to go on with runs of other settings: they cannot be compared."""
     differ = [name for name in sorted(asked.keys() | kept.keys()) if asked.get(name) != kept.get(name)]
     if differ:
-        told = "; ".join(f"{name} is {kept.get(name)} there and now {asked.get(name)}" for name in differ[:5])
+        told = "; ".join(_told_apart(name, kept.get(name), asked.get(name)) for name in differ[:5])
         raise ConfigError(
             f"The sweep in {where} was to be continued, but it was made with other settings: {told}. "
             "Ask for the same, or name another folder with --out."
         )
+
+
+def _told_apart(name: str, kept: Any, asked: Any) -> str:
+    if name == TEXT:
+        return f"the {name} has changed since"  # two digests tell nobody anything
+    return f"{name} is {_told(kept)} there and now {_told(asked)}"
+
+
+def _told(value: Any) -> str:
+    """A setting as it is typed."""
+    if value is None:
+        return "not given"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

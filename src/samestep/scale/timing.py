@@ -3,7 +3,8 @@
 A step's time is from the end of the step before to its own, as its rank saw it, without evaluation and
 checkpoints in between; the first has no step before it, and what the program did before it asked for a batch
 is start-up. Where a device runs behind the host, single steps cannot be told apart without slowing
-them down: each step of a block then has the block's mean, whose ends are synchronised.
+them down: each step of a block then has the block's mean, whose ends are synchronised, and those of a block
+that the program's end cut short have none.
 
 Knows steps and seconds. What a program did in them is not its matter.
 """
@@ -14,14 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from samestep.errors import RecordError
-from samestep.observed import Machine, Row, Timing
+from samestep.observed import BETWEEN_STEPS, Machine, Row, Timing
 from samestep.scale.statistics import Floats
 
 BATCH = 5
 """Steps that the detection of warm-up takes together."""
 FEWEST_BATCHES = 4
-BETWEEN_STEPS = ("evaluation", "checkpoint")
-"""Phases that belong to an epoch and to no step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,24 +108,18 @@ def between_steps_s(block: Timing) -> float:
 def _step_times(rows: Sequence[Row]) -> dict[int, float]:
     machine = next((row for row in rows if isinstance(row, Machine)), None)
     is_on_host = machine is None or machine.device.startswith("cpu")
+    blocks = [row for row in rows if isinstance(row, Timing)]
+    if not is_on_host and len(blocks) > 2 and not blocks[-1].num_steps:
+        del blocks[-2]  # the program ended in it: when the device was done with its last step is not known
     found: dict[int, float] = {}
-    for block in rows:
-        if isinstance(block, Timing) and block.num_steps > 0:
+    for block in blocks:
+        if block.num_steps > 0:
             if block.first_step == block.num_steps == 1:
                 times = [max(0.0, block.seconds - between_steps_s(block) - block.phases_s.get("other", 0.0))]
             elif is_on_host and len(block.step_s) == block.num_steps:
-                times = _without(list(block.step_s), between_steps_s(block))
+                times = list(block.step_s)
             else:
                 mean = max(0.0, block.seconds - between_steps_s(block)) / block.num_steps
                 times = [mean] * block.num_steps
             found |= {block.first_step + i: seconds for i, seconds in enumerate(times)}
     return found
-
-
-def _without(times: list[float], seconds: float) -> list[float]:
-    """The times, less seconds that were spent before some of them: before the longest, to be sure."""
-    for i in sorted(range(len(times)), key=lambda i: -times[i]):
-        taken = min(seconds, times[i])
-        times[i] -= taken
-        seconds -= taken
-    return times

@@ -11,12 +11,15 @@ from samestep.world import Share, World
 
 
 class Randomness:
-    """Sets the generators at the start of each turn, from keys that know the step but not the world.
+    """Sets the generators for each batch that a loader hands out, from keys that do not know the world.
 
     Dropout layers take their masks from `dropout`, example by example, on any number of ranks. Whatever
-    else draws from torch's generators gets a stream for (seed, step, turn, shard): other numbers on every
+    else draws from torch's generators gets a stream for (seed, epoch, position, rank): other numbers on every
     rank, the same on every repetition. In bitwise mode, where a shard is run by itself on whatever rank, all
     draw from a stream for (seed, epoch, position of the shard).
+
+    The stream of a batch is that of the step on it. Further steps on the same batch, and those without a
+    loader, get one for (seed, optimizer, step, turn, rank).
     """
 
     def __init__(self, world: World, seed: int) -> None:
@@ -27,37 +30,37 @@ class Randomness:
         # what makes a rank's stream its own: a key for each rank and turn would be one more to derive a step
         self._of_rank = derive(seed, "rank", world.rank)
         self._key = 0
-        self._is_fresh = False
-        self.drew_before_step = False
-        """Whether numbers were drawn between a batch and its step; looked at in first steps only."""
+        self._is_of_batch = False
+        """Whether the stream is that of a batch on which no step was made yet."""
 
     def begin(self, key: int) -> None:
         """Set torch's generators; in bitwise mode those of Python and NumPy too, for models that use them."""
         self._key = key
+        self._is_of_batch = False
         if self._world.shards is not None:
             seed_all(key)
         for generator in self._generators:
             generator.manual_seed(key)
 
     def begin_batch(self, share: Share) -> None:
-        """Set all streams for what is done with a batch before its step."""
+        """Set all streams for what is done with a batch, its step included."""
         key = derive(self._seed, "batch", share.epoch, share.position)
         self.begin(key if self._world.shards is not None else key ^ self._of_rank)
         self.dropout.begin(key)
-        self._is_fresh = True
+        self._is_of_batch = True
 
     def begin_between(self, optimizer: int, step: int) -> None:
         """Set torch's generators after a step, the same on all ranks: what is made then is made alike."""
         self.begin(derive(self._seed, "between", optimizer, step))
 
     def begin_turn(self, optimizer: int, step: int, turn: int) -> None:
-        """Set all streams for one turn of one step of one optimizer (known by its number)."""
+        """See that there is a stream for one turn of one step of one optimizer (known by its number)."""
         keep_out_of_graphs()
         if self._world.shards is not None:
             return  # a shard has one stream, from when it was handed out
-        if step == 0 and self._is_fresh:
-            self.drew_before_step = self.drew_before_step or self.was_drawn_from()
-        self._is_fresh = False
+        if self._is_of_batch:
+            self._is_of_batch = False
+            return
         key = derive(self._seed, "turn", optimizer, step, turn)
         self.begin(key ^ self._of_rank)
         self.dropout.begin(key)

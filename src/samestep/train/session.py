@@ -15,7 +15,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from samestep import nn as layers
-from samestep import phase
+from samestep import phase, usercode
 from samestep.data.generators import seed_all
 from samestep.data.loader import Loader
 from samestep.errors import ConfigError
@@ -30,6 +30,7 @@ from samestep.train.replicas import copy_from, refuse_lazy, refuse_unequal
 from samestep.train.shard_buffers import ShardBuffers
 from samestep.train.step import Step, Stepper
 from samestep.train.turn_order import TurnOrder
+from samestep.train.uncompiled import keep_compiler_out
 from samestep.train.update import Update
 from samestep.train.watch import RANDOM_EVALUATION, FirstStepWatch
 from samestep.world import DEFAULT_SHARDS, Place, Share, World, enter, join
@@ -38,11 +39,13 @@ from samestep.world import DEFAULT_SHARDS, Place, Share, World, enter, join
 class Session(World):
     """A world with what a training loop needs: equal replicas, shared-out data, and the same step.
 
-    `findings` holds what was noticed on the way; `on_finding` is called with each, on every rank.
+    This process is number `rank` of `size`, and its models and batches are on `device`. `findings` holds what
+    was noticed on the way; `on_finding` is called with each, on every rank.
     """
 
     def __init__(self, place: Place, device: torch.device, *, seed: int) -> None:
         super().__init__(place, device)
+        keep_compiler_out()
         self.set_mode(place.shards, allow_drift=place.allow_drift)
         self.reset(seed)
 
@@ -247,6 +250,12 @@ def init(
     global batch is cut; what would break that is refused, unless `allow_drift`. What is not given is as
     `samestep train` was told, or "fast".
     """
+    if usercode.is_importing():
+        raise ConfigError(
+            "samestep.init() was called while the file was loaded for its Task, and its loop would have run "
+            "there. Start a script with a loop of its own as `samestep train --gpus N -- python FILE`; in a "
+            'file that has both, put the loop under `if __name__ == "__main__":`.'
+        )
     place, device = join(timeout_s)
     place = replace(
         place,

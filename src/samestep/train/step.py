@@ -25,7 +25,7 @@ from samestep import phase
 from samestep.device import is_on_host
 from samestep.errors import ConfigError, LossError
 from samestep.findings import Finding
-from samestep.train import stop
+from samestep.train import stop, uncompiled
 from samestep.train.conditions import refuse_operator
 from samestep.train.exchange import Exchange, Numbers
 from samestep.train.randomness import Randomness
@@ -35,7 +35,7 @@ from samestep.train.slice_state import States, uncut_states, whole_states
 from samestep.train.sliced import SlicedExchange
 from samestep.train.totals import Totals
 from samestep.train.turn_order import TurnOrder
-from samestep.train.update import UPDATES, Update, apply, cannot_be_sharded, pays, sees_gradients, why_whole
+from samestep.train.update import UPDATES, Update, apply, cannot_be_sharded, pays, why_whole
 from samestep.world import World
 
 Number = Tensor | float
@@ -121,7 +121,7 @@ class Stepper:
         phase.enter("forward", step=self.num_steps + 1)
         if turn == 0:
             self.abandon()
-            _clear_gradients(self.optimizer)
+            uncompiled.zero_grad(self.optimizer)
         self._randomness.begin_turn(self._index, self.num_steps, turn)
 
     def backward(
@@ -152,7 +152,7 @@ class Stepper:
                 # by the weight of this turn, so that over all turns and ranks U / W makes it count once
                 roots.append(penalty)
                 seeds.append(self._seed(penalty, weight))
-            torch.autograd.backward(roots, seeds)
+            uncompiled.backward(roots, seeds)
         exchange.end_turn()
 
     def end_turn(self) -> None:
@@ -167,7 +167,7 @@ class Stepper:
         """
         kept = [parameter.grad for parameter in exchange.parameters]
         self.optimizer.zero_grad(set_to_none=True)
-        loss_sum.backward(torch.zeros_like(loss_sum))
+        uncompiled.backward([loss_sum], [torch.zeros_like(loss_sum)])
         for parameter, gradient in zip(exchange.parameters, kept, strict=True):
             parameter.grad = gradient
 
@@ -214,7 +214,7 @@ class Stepper:
         """The exchange of the optimizer's trainable parameters; made anew when these or settings change."""
         now = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
         known = [] if self._exchange is None else self._exchange.parameters
-        made_for = self.update_setting, sees_gradients(self.optimizer)
+        made_for = self.update_setting, uncompiled.sees_gradients(self.optimizer)
         is_known = len(now) == len(known) and all(map(operator.is_, now, known))
         if self._exchange is None or not is_known or made_for != self._made_for:
             if isinstance(self._exchange, SlicedExchange):
@@ -337,16 +337,6 @@ class Step:
             self._stepper.update(
                 clip_norm=self._clip_norm, schedule=self._schedule, stop_on_nan=self._stop_on_nan
             )
-
-
-def _clear_gradients(optimizer: Optimizer) -> None:
-    """What `zero_grad` does, unless it is the user's own; torch's costs a tiny step as much as its update."""
-    if type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer):
-        optimizer.zero_grad(set_to_none=True)
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
 
 
 def checked(loss_sum: Any, weight: Any) -> tuple[Tensor, Number]:

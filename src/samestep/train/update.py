@@ -15,9 +15,9 @@ from torch.amp import GradScaler
 from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer
 
 from samestep.findings import Finding
+from samestep.train import uncompiled
 from samestep.train.slice_state import cut_states
 from samestep.train.slices import Slices, is_dense
 from samestep.world import World
@@ -42,22 +42,12 @@ def why_whole(optimizer: Optimizer, parameters: Sequence[Parameter], world: Worl
         return f"{type(optimizer).__name__} is not known to treat every element of a parameter by itself"
     if world.shards is not None:
         return "in bitwise mode every rank makes the whole update"
-    if sees_gradients(optimizer):
+    if uncompiled.sees_gradients(optimizer):
         return "a hook on optimizer.step would see a slice in place of the parameters"
     gaps = [tuple(parameter.shape) for parameter in parameters if not is_dense(parameter)]
     if gaps:
         return f"a parameter of shape {gaps[0]} has gaps in memory"
     return None
-
-
-def sees_gradients(optimizer: Optimizer) -> bool:
-    """Whether hooks, of this optimizer or of all, look on when it steps."""
-    return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or torch_optimizer._global_optimizer_pre_hooks
-        or torch_optimizer._global_optimizer_post_hooks
-    )
 
 
 def pays(parameters: Sequence[Parameter]) -> bool:
@@ -99,7 +89,7 @@ def apply(
         if clip_norm is not None:
             norm = clip_grad_norm_(held, clip_norm) if slices is None else _clip(held, clip_norm, world)
         if scaler is None:
-            optimizer.step()
+            uncompiled.step(optimizer)
         else:
             scaler.step(optimizer)
             scaler.update()

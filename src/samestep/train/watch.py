@@ -36,7 +36,7 @@ class FirstStepWatch:
             for finding in changed_buffers(self._model, self._before, self._world)
             if finding.evidence["module"] not in silent
         ]
-        if self._world.any(self._randomness.drew_before_step or self._randomness.was_drawn_from()):
+        if self._world.any(self._randomness.was_drawn_from()):
             found.append(_rank_dependent_randomness(rank_dependent(self._model)))
         return found
 

@@ -1,9 +1,10 @@
 """A real Slurm on one machine: a controller and two nodes with two make-believe GPUs each.
 
 `python lab.py start FOLDER` prints the environment that Slurm's commands need; `python lab.py stop FOLDER`
-ends all that was started. Tests use `Lab`. It wants root and Debian's slurmctld, slurmd, slurm-client and
-munge; `why_not` says what is missing. With `has_accounting` it also keeps books, for `sacct`, and wants
-slurmdbd and mariadb-server. Partitions: `main`, and `high`, whose jobs preempt those of `main`.
+ends all that was started. Tests use `Lab`; several may stand side by side. It wants root and Debian's
+slurmctld, slurmd, slurm-client and munge; `why_not` says what is missing. With `has_accounting` it also keeps
+books, for `sacct`, and wants slurmdbd and mariadb-server. Partitions: `main`, and `high`, whose jobs preempt
+those of `main`.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdSpoolDir={folder}/spool-%n
 StateSaveLocation={folder}/state
 AuthType=auth/munge
-AuthInfo=cred_expire=5
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -66,10 +67,12 @@ ACCOUNTING = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
 AccountingStoragePort={books}
+AccountingStoragePass={folder}/munge/socket
 AccountingStorageTRES=gres/gpu
 """
 BOOKS = """\
 AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
 DbdHost=localhost
 DbdPort={books}
 SlurmUser=root
@@ -115,7 +118,7 @@ class Lab:
         self.stop()
 
     def start(self) -> None:
-        """Start munge where it does not run, the controller and the nodes; return when both are idle."""
+        """Start munge, the controller and the nodes; return when both are idle."""
         reason = why_not(has_accounting=self._has_accounting)
         if reason is not None:
             raise RuntimeError(reason)
@@ -178,22 +181,17 @@ class Lab:
         (self.folder / "gres.conf").write_text("".join(gres))
 
     def _munge(self) -> None:
-        """Slurm knows its own by munge's word; a daemon that runs already serves as well."""
-        if subprocess.run(["munge", "-n"], capture_output=True, timeout=20).returncode == 0:
-            return
-        own = Path("/run/munge")
-        own.mkdir(parents=True, exist_ok=True)
-        shutil.chown(own, "munge", "munge")
-        own.chmod(0o755)
-        key = Path("/etc/munge/munge.key")
-        if not key.exists():
-            key.write_bytes(os.urandom(1024))
-            key.chmod(0o400)
-            shutil.chown(key, "munge", "munge")
-        program = shutil.which("munged", path=_path()) or "munged"
-        subprocess.run([program], user="munge", group="munge", check=True, timeout=20)
-        pid = (own / "munged.pid").read_text()
-        (self.folder / "munged.pid").write_text(pid)
+        """Slurm knows its own by munge; a daemon of this lab alone, for others end theirs when they like."""
+        own = self.folder / "munge"
+        own.mkdir(mode=0o700, exist_ok=True)
+        key = own / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        self._daemon(
+            # it would warn that nobody but root can come to its folder
+            "munged", "--force", f"--socket={own}/socket", f"--key-file={key}",
+            f"--pid-file={self.folder}/munged.pid", f"--log-file={own}/log", f"--seed-file={own}/seed",
+        )  # fmt: skip
 
     def _keep_books(self, ports: dict[str, int]) -> None:
         """Start a database of our own, on loopback, and the daemon that writes accounts into it."""

@@ -45,7 +45,7 @@ def _family(sweep: Sweep, curves: Sequence[CurveRow]) -> Mapping[str, Any] | Non
     first = curves[0]
     common = f"batch {first.batch_size}"
     return {
-        "title": f"{first.batch_size / first.gpus:g} examples a GPU" if sweep.is_weak else common,
+        "title": f"{number(first.batch_size / first.gpus)} examples a GPU" if sweep.is_weak else common,
         "names": [gpus(curve.gpus) for curve in curves],
         "pictures": pictures,
         "ends": _ends(curves),

@@ -79,7 +79,11 @@ def _values(material: Material) -> Mapping[str, Any] | None:
 
 
 def _name(sweep: Sweep, cell: CellRow) -> str:
-    return f"{cell.batch_per_gpu:.4g} examples a GPU" if sweep.is_weak else f"batch {number(cell.batch_size)}"
+    return (
+        f"{number(cell.batch_per_gpu)} examples a GPU"
+        if sweep.is_weak
+        else f"batch {number(cell.batch_size)}"
+    )
 
 
 def _note(cell: CellRow) -> str:

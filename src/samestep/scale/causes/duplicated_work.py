@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 from samestep.findings import Finding
 from samestep.scale.evidence import Evidence, on_gpus
-from samestep.scale.fairness import TWICE
+from samestep.scale.looks import TWICE, times_in_a_step
+
+_OF_A_SET = (
+    "share the data set out with a DistributedSampler (made after the process group), or with samestep's "
+    "loader, which does so for any sampler"
+)
+_OF_A_STREAM = (
+    "let each rank keep its part of the stream (of N ranks every N-th example, from its rank on), or use "
+    "samestep's loader, which does so"
+)
 
 
 def duplicated_work(evidence: Evidence) -> Iterator[Finding]:
@@ -18,7 +27,7 @@ def duplicated_work(evidence: Evidence) -> Iterator[Finding]:
         if cell.gpus == 1 or one is None or many is None or one.loading is None or many.loading is None:
             continue
         due, drawn = one.loading.num_drawn, many.loading.num_drawn
-        times = _times_in_a_step(evidence, cell.gpus)
+        times = times_in_a_step(evidence.looks.get(1), evidence.looks.get(cell.gpus))
         if due and drawn is not None and drawn >= TWICE * due:
             what = (
                 f"the ranks draw {drawn:,} examples in a pass over {due:,}: each example is trained on "
@@ -35,15 +44,6 @@ def duplicated_work(evidence: Evidence) -> Iterator[Finding]:
                 "gpus": cell.gpus, "batch_size": cell.batch_size, "drawn": drawn, "due": due,
                 "times_in_a_step": times, "where": many.loading.where,
             },
-            fix="share the data set out with a DistributedSampler (made after the process group), or with "
-            "samestep's loader, which does so for any sampler",
+            fix=_OF_A_STREAM if many.loading.num_examples is None else _OF_A_SET,
         )  # fmt: skip
         return
-
-
-def _times_in_a_step(evidence: Evidence, gpus: int) -> float | None:
-    """How often an example is in a step, for each time that it is in one of one rank; None if not known."""
-    one, many = (evidence.looks.get(size) for size in (1, gpus))
-    if one is None or many is None or not one.repeats or many.repeats is None:
-        return None
-    return many.repeats / one.repeats

@@ -28,8 +28,20 @@ def input_bound(evidence: Evidence) -> Iterator[Finding]:
             "num_workers": workers, "workers_needed": needed, "num_cores": cores,
             "cells": [{"gpus": c.gpus, "batch_size": c.batch_size, "share": s} for s, _, _, c in found],
         },
-        fix=_fix(needed, most, cell.gpus, cores),
+        fix=_fix(needed, None if _waits(evidence, cell, cost) else most, cell.gpus, cores),
     )  # fmt: skip
+
+
+def _waits(evidence: Evidence, cell: Cell, cost: float) -> bool:
+    """Whether fetching is waiting, for a disk say, and hardly computes: cores then do not limit workers.
+
+    Told of a rank that fetches by itself, by the processor time of its whole step; beside other work a rank
+    waits for cores, too.
+    """
+    facts, result = evidence.facts(cell), evidence.result.cell(cell)
+    if facts is None or facts.loading is None or facts.loading.num_workers or result is None:
+        return False
+    return "busy" not in result.marks and facts.cpu_s / cell.gpus < cost / 2
 
 
 def _costs(evidence: Evidence) -> Iterator[tuple[Cell, float, float]]:

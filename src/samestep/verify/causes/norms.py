@@ -39,9 +39,9 @@ def not_synchronised(evidence: Evidence) -> Iterator[Finding]:
     first = evidence.pair.comparison.first if evidence.pair is not None else None
     yield Finding(
         cause="sync-norm-is-local" if is_called_sync else "norm-not-synchronised",
-        message=f"{kind} {name}{many} {_verb(kind)} the examples of its own rank"
+        message=f"{kind} {name}{many} {_normalise(kind, len(layers))}"
         + (
-            ", though its name says otherwise: it exchanges nothing in a training step."
+            ", though the name says otherwise: nothing is exchanged in a training step."
             if is_called_sync
             else ", not with the global batch."
         )
@@ -104,8 +104,10 @@ def _first_in_forward(evidence: Evidence) -> tuple[str, str] | None:
     return None
 
 
-def _verb(kind: str) -> str:
-    return "keeps statistics of" if kind.startswith("InstanceNorm") else "normalises with"
+def _normalise(kind: str, number: int) -> str:
+    s, whose = ("s", "its") if number == 1 else ("", "their")
+    verb = f"keep{s} statistics of" if kind.startswith("InstanceNorm") else f"normalise{s} with"
+    return f"{verb} the examples of {whose} own rank"
 
 
 def _is_statistic(name: str, kind: str) -> bool:
