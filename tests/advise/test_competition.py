@@ -25,9 +25,9 @@ def leaders(found: Outlook, index: int = 0) -> set[str]:
 def test_who_counts_is_a_matter_of_where_the_question_lies() -> None:
     found = outlook(WORLDS, STEP_S, Places.of([8, 16], [1, 2]))
     assert leaders(found, 0) == {EXPERIENCE, "last efficiency", "logarithmic"}
-    assert leaders(found, 1) == {EXPERIENCE, "Amdahl", "logarithmic", "universal scalability"}
+    assert leaders(found, 1) == {EXPERIENCE, "last efficiency", "bandwidth", "logarithmic", "Amdahl"}
     between = outlook(Places.of([4, 8, 16], [1, 1, 2]), STEP_S, Places.of([32], [4]))
-    assert leaders(between) == {"hierarchical", "bandwidth", "last efficiency", "logarithmic", "Amdahl"}
+    assert leaders(between) == {EXPERIENCE, "hierarchical", "last efficiency"}
     shared = outlook(Places.of([1, 2], None, [32, 16]), STEP_S[:2] / [1, 2], Places.of([4], None, [8]))
     assert leaders(shared) == {EXPERIENCE, "Amdahl"}
     for each in (found, between, shared):
@@ -37,9 +37,21 @@ def test_who_counts_is_a_matter_of_where_the_question_lies() -> None:
     assert list(between.is_between) == [1]
 
 
+def test_between_small_nodes_others_count() -> None:
+    """They may have any link: a projection to them expects to lose more."""
+    found = outlook(WORLDS, STEP_S, Places.of([16], [4]))
+    assert leaders(found) == {EXPERIENCE, "Amdahl", "logarithmic", "universal scalability"}
+    between = outlook(Places.of([2, 4, 8], [1, 1, 2]), STEP_S, Places.of([32], [8]))
+    assert leaders(between) == {"hierarchical", "bandwidth", "last efficiency", "logarithmic", "Amdahl"}
+    # what a node has counts, not how many of its GPUs a world takes: the control
+    large = Competition(WORLDS, STEP_S, Places.of([16], [4]), gpus_per_node=8).outlook(shipped().experience)
+    assert leaders(large) == {EXPERIENCE, "last efficiency", "bandwidth", "logarithmic", "Amdahl"}
+    assert found.log_s[0] > large.log_s[0]
+
+
 def test_far_from_all_cells_a_range_holds_what_each_law_says_that_counts_there() -> None:
-    cells, step_s = Places.of([1, 8, 16], [1, 1, 2]), np.array([0.2, 0.235, 0.285])
-    found = outlook(cells, step_s, Places.of([64, 128], [8, 16]))
+    cells, step_s = Places.of([1, 4, 8], [1, 1, 2]), np.array([0.2, 0.235, 0.285])
+    found = outlook(cells, step_s, Places.of([32, 64], [8, 16]))
     assert list(found.is_far) == [False, True]
     low, high = shipped().interval(found, 0.8)
     says = [found.by_law[NAMES.index(name)] for name in leaders(found)]

@@ -1,11 +1,11 @@
 """Calibration: how wide an interval has to be to hold what it says it holds.
 
 Split conformal (Lei et al. 2018): on public series, each forecast's miss is divided by a width that is
-foreseen for it from how sure the experience is, how far the laws disagree, how far the question lies from
-the cells and whether it is one of several nodes. The quantiles of these ratios, times the width foreseen
-for a new question, are its interval. Low and high are told apart: steps are oftener slower than foreseen.
-Far from all cells it is a range, and also holds what each law says that counts there: few public series reach
-so far, and quantiles of the nearer ones do not tell which of the laws goes on to hold.
+foreseen for it from how sure the experience is, how far the laws disagree, how far the question lies from the
+cells, and whether it is one of several nodes, large or small. The quantiles of these ratios, times the width
+foreseen for a new question, are its interval. Low and high are told apart: steps are oftener slower than
+foreseen. Far from all cells it is a range, and also holds what each law says that counts there: few public
+series reach so far, and quantiles of the nearer ones do not tell which of the laws goes on to hold.
 
 `shipped` is the one that comes with the package; `calibrate` makes one.
 """
@@ -87,6 +87,7 @@ def features(outlook: Outlook) -> Floats:
             np.log(outlook.disagreement + 0.01),
             np.log2(1 + outlook.doublings),
             outlook.is_crossing,
+            outlook.is_to_small,
             outlook.is_between,
             ones / outlook.num_cells,
             ones * outlook.is_strong,

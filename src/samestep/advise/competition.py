@@ -1,7 +1,7 @@
 """Competition: every law on the same cells, and one answer that is their weighted geometric mean.
 
-Which laws count is a matter of where the question lies: within a node, between nodes that were measured,
-between nodes that were not, or with another batch per GPU. These count alike, the others a little or not at
+Which laws count is a matter of where the question lies: within a node, between nodes that were measured or
+not, large ones or small ones, or with another batch per GPU. These count alike, the others a little or not at
 all; weights that were learnt did worse on sources that had not taught them. Each is then weighed by what it
 was worth on these cells: the cells of the smaller worlds are made to forecast the larger ones (forward
 chaining), and who missed counts less. Three cells say little about which law is right, so this factor is a
@@ -22,6 +22,9 @@ from samestep.advise.places import Floats, Places
 
 FEWEST = 2
 """Cells that a law can be fitted to."""
+LARGE_NODE = 8
+"""GPUs. Nodes of so many come with links to match, by all five public sources that have them; of smaller ones
+there is one source, and its links are slow."""
 FARTHEST = 4
 """Times the largest world measured, beyond which a projection is a range."""
 EXPERIENCE = "experience"
@@ -55,12 +58,16 @@ def _led_by(*names: str) -> Floats:
 
 
 _INSIDE = _led_by(EXPERIENCE, _LAST, _LOG)
-# the law that knows tiers; and of those that do not, two of few losses, one of many and one between: what is
-# fitted across tiers errs to either side. No others: some of them then lose all that there is to lose
-_BETWEEN = _named(_TIERS, _BANDWIDTH, _LAST, _LOG, _AMDAHL)
-# nobody knows the links: only laws that lose with every GPU that comes, from little to more than is gained;
-# and no others, since a record within a node cannot lift them there
-_CROSSING = _named(EXPERIENCE, _LOG, _AMDAHL, _UNIVERSAL)
+# between large nodes, two that know tiers, and the one that goes on as it was
+_BETWEEN = _named(EXPERIENCE, _TIERS, _LAST)
+# between small ones, the law that knows tiers; and of those that do not, two of few losses, one of many and
+# one between: what is fitted across tiers errs to either side. No others: some then lose all that there is
+_BETWEEN_SMALL = _named(_TIERS, _BANDWIDTH, _LAST, _LOG, _AMDAHL)
+# nobody knows the links, but those of large nodes are mostly fast: from no more losses than before to a part
+# that is not shared. Here and below no others, since a record within a node cannot lift them
+_CROSSING = _named(EXPERIENCE, _LAST, _BANDWIDTH, _LOG, _AMDAHL)
+# only laws that lose with every GPU that comes, from little to more than is gained
+_CROSSING_SMALL = _named(EXPERIENCE, _LOG, _AMDAHL, _UNIVERSAL)
 _STRONG = _led_by(EXPERIENCE, _AMDAHL)
 # no public series tells; by meaning, the law that knows tiers where some of several nodes were measured
 _STRONG_BETWEEN = _led_by(EXPERIENCE, _AMDAHL, _TIERS)
@@ -87,6 +94,8 @@ class Outlook:
     """From the largest world that was measured."""
     is_crossing: Floats
     """1 for several nodes where none of the cells had more than one."""
+    is_to_small: Floats
+    """1 for several nodes of few GPUs, where none of the cells had more than one node."""
     is_between: Floats
     """1 for several nodes where some of the cells had them."""
     standstill_log_s: Floats
@@ -110,11 +119,15 @@ class Outlook:
 class Competition:
     """Cells in order of GPUs, and places that were not measured."""
 
-    def __init__(self, places: Places, step_s: Floats, at: Places | None = None) -> None:
+    def __init__(
+        self, places: Places, step_s: Floats, at: Places | None = None, *, gpus_per_node: int | None = None
+    ) -> None:
+        """`gpus_per_node`: that a node has, used or not; if not said, the most of one in all places."""
         assert len(places) >= FEWEST, "one cell has no law"
         self._places = places
         self._all = places if at is None else places + at
         self._step_s = step_s
+        self._has_large_nodes = (gpus_per_node or self._all.gpus_per_node.max()) >= LARGE_NODE
 
     def outlook(self, experience: Experience, num_cells: int | None = None) -> Outlook:
         """The answer from the first cells (all, if not said) for all places that come after."""
@@ -129,8 +142,10 @@ class Competition:
         is_open = is_strong & (asked.gpus_per_node > cells.gpus_per_node.max())
         growth = asked.gpus * asked.batch_per_gpu / (cells.gpus[-1] * cells.batch_per_gpu[-1])
         standstill = np.where(is_open, np.log(self._step_s[count - 1] * growth), -np.inf)
-        by_tier = np.where(has_nodes, _BETWEEN[:, None], _INSIDE[:, None])
-        by_tier = np.where(is_crossing, _CROSSING[:, None], by_tier)
+        between = _BETWEEN if self._has_large_nodes else _BETWEEN_SMALL
+        crossing = _CROSSING if self._has_large_nodes else _CROSSING_SMALL
+        by_tier = np.where(has_nodes, between[:, None], _INSIDE[:, None])
+        by_tier = np.where(is_crossing, crossing[:, None], by_tier)
         is_by_turns = cells.is_at_once_fixed & np.isclose(asked.at_once, cells.at_once[-1], rtol=1e-9)
         by_share = np.where(has_nodes & ~is_crossing, _STRONG_BETWEEN[:, None], _STRONG[:, None])
         by_batch = np.where(is_by_turns, _ALONE[:, None], by_share)
@@ -153,6 +168,7 @@ class Competition:
             scale=found.scale,
             doublings=np.maximum(np.log2(asked.gpus / cells.gpus.max()), 0.0),
             is_crossing=is_crossing.astype(float),
+            is_to_small=(is_crossing & (not self._has_large_nodes)).astype(float),
             is_between=(has_nodes & ~is_crossing).astype(float),
             standstill_log_s=standstill,
             num_cells=count,

@@ -19,7 +19,7 @@ from samestep.advise.cells import MOST_GPUS, Cell, cells_of, checked, places_of
 from samestep.advise.competition import FARTHEST, Competition
 from samestep.advise.host import FULL, host_findings, host_s
 from samestep.advise.next_cell import NextCell, candidates_for, next_cell
-from samestep.advise.nodes import node_of
+from samestep.advise.nodes import Node, node_of
 from samestep.advise.parts import projected_parts, step_from_parts
 from samestep.advise.places import Floats, Places
 from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
@@ -85,7 +85,7 @@ def project(
     if is_one_world:
         return Projection(rows, [*findings, *remarks.of_one_world(measured[0], cell)], cell)
     if new:
-        projected, more = _projected(measured, at(new), one, calibration, level)
+        projected, more = _projected(measured, at(new), node, one, calibration, level)
         findings += more
         if any(row.is_range for row in projected):
             findings += remarks.of_range(cell)
@@ -94,10 +94,16 @@ def project(
 
 
 def _projected(
-    cells: Sequence[Cell], asked: Places, one: Cell | None, calibration: Calibration, level: float
+    cells: Sequence[Cell],
+    asked: Places,
+    node: Node,
+    one: Cell | None,
+    calibration: Calibration,
+    level: float,
 ) -> tuple[list[ProjectedRow], list[Finding]]:
     places, step_s = places_of(cells)
-    outlook = Competition(places, step_s, asked).outlook(calibration.experience)
+    competition = Competition(places, step_s, asked, gpus_per_node=node.gpus)
+    outlook = competition.outlook(calibration.experience)
     needed_s = host_s(cells, asked)
     is_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
     low, high = calibration.interval(outlook, level, is_host_fine=is_fine)
