@@ -27,14 +27,10 @@ def coarser(keys):
 
 
 def neighbours_of(sites):
-    """For each of 27 directions: which sites have a neighbour there, and which; `sites` is sorted."""
-    found = []
-    for offset in OFFSETS:
-        wanted = sites + offset
-        at = torch.searchsorted(sites, wanted).clamp_(max=len(sites) - 1)
-        (here,) = torch.where(sites[at] == wanted)
-        found.append((here, at[here]))
-    return found
+    """For each site (sorted) and each of 27 directions: which site is there; one past the last if none is."""
+    wanted = sites[:, None] + torch.tensor(OFFSETS, device=sites.device)
+    at = torch.searchsorted(sites, wanted).clamp_(max=len(sites) - 1)
+    return torch.where(sites[at] == wanted, at, len(sites))
 
 
 def mean_of(features, inverse, num_sites):
@@ -52,10 +48,9 @@ class SparseConv(nn.Module):
         self.norm = nn.BatchNorm1d(num_out)
 
     def forward(self, features, neighbours):
-        out = features.new_zeros(len(features), self.weight.shape[2])
-        for (here, there), weight in zip(neighbours, self.weight, strict=True):
-            out = out.index_add(0, here, features[there] @ weight)
-        return torch.relu(self.norm(out))
+        padded = nn.functional.pad(features, (0, 0, 0, 1))  # a site that is not there has zeros
+        around = padded.index_select(0, neighbours.flatten()).reshape(len(features), -1)
+        return torch.relu(self.norm(around @ self.weight.flatten(0, 1)))
 
 
 class SparseUNet(nn.Module):

@@ -163,7 +163,12 @@ class TestCpuContention:
         finding = told(Job(**slow, threads=4, num_cores=8), "cpu-contention", rounds=1)
         assert "16 threads (4 ranks of 4) on 8 cores, and a step takes" in finding.message
         assert finding.fix.startswith("give each rank 2 threads") and 0 < finding.evidence["share"] < 1
-        # cores enough, or a device of its own: what takes the time is not known
+        # twice as slow is told as well, though one round leaves the speedup between 0 and 1
+        twice = Job(sharing_s=0.056, threads=4).result(worlds=(1, 4), rounds=1)
+        assert [each.cause for each in twice.findings] == ["cpu-contention"]
+        assert twice.cells[-1].speedup == pytest.approx(0.5, abs=0.05) and twice.cells[-1].speedup_high > 0.9
+        # the controls: hardly slower; cores enough, or a device of its own: nobody knows what takes the time
+        assert "cpu-contention" not in Job(sharing_s=0.025, threads=4).causes(worlds=(1, 4), rounds=1)
         assert "cpu-contention" not in Job(**slow).causes(rounds=1)
         on_gpus = {"devices": ("cuda:0",)}
         assert "cpu-contention" not in Job(**slow, threads=4, facts=on_gpus).causes(rounds=1)

@@ -63,6 +63,11 @@ class Evidence:
                 return comparison.roles(has_norms=self.has_norms).get(role)
         return None
 
+    def reference(self, cell: Cell) -> CellResult | None:
+        """What the cell of one GPU measured that another is told against."""
+        found = (each.reference for each in self.comparisons if each.cell == cell)
+        return next((self.result.cell(reference) for reference in found), None)
+
     def run(self, cell: Cell, role: Role = "full") -> Finished | None:
         """The last run of a cell in a role that has times."""
         variant = self.variant(cell, role)

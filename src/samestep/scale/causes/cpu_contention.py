@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from samestep.findings import Finding
+from samestep.scale.cells import CellResult
 from samestep.scale.evidence import MATTERS, Evidence, cost_of, on_gpus, others
 from samestep.scale.gap import SHARING
 from samestep.scale.runs import Facts
@@ -50,9 +51,10 @@ def _beyond_the_cores(evidence: Evidence) -> Iterator[Finding]:
         facts, cores = evidence.facts(cell), evidence.num_cores(cell)
         if result is None or result.speedup is None or facts is None or cores is None:
             continue
-        is_slower = result.speedup_high is not None and result.speedup_high < 1 - MATTERS
         is_told = any(not part.is_noise for part in gap.parts)
-        if not facts.is_on_host or sum(facts.num_threads) <= cores or not is_slower or is_told:
+        if not facts.is_on_host or sum(facts.num_threads) <= cores or is_told:
+            continue
+        if not _is_slower(evidence, result):
             continue
         lost = 1 - result.speedup
         yield Finding(
@@ -67,6 +69,18 @@ def _beyond_the_cores(evidence: Evidence) -> Iterator[Finding]:
             fix=_fewer(cell, cores),
         )  # fmt: skip
         return
+
+
+def _is_slower(evidence: Evidence, result: CellResult) -> bool:
+    """Whether steps of one GPU at their slowest get through more than steps of several at their fastest.
+
+    By the steps' own intervals: that of a speedup from one round reaches from nothing to twice of it.
+    """
+    one = evidence.reference(result.cell)
+    if one is None or one.step_high_s is None or not result.step_low_s:
+        return False
+    growth = result.batch_size / one.batch_size
+    return growth * one.step_high_s / result.step_low_s < 1 - MATTERS
 
 
 def _count(cell: Cell, facts: Facts, cores: int) -> str:
