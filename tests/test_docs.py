@@ -104,6 +104,9 @@ def test_blocks_run(page, folder):
             assert isinstance(load(block.file), Task)
         elif block.language == "console":
             run_console(block, page)
+        else:  # a difference and what programs say are compared by tests of their own
+            known = ("csv", "python") if block.file else ("diff", "text")
+            assert block.language in known, f"{page}:{block.line}: run {block.language}, or say why not"
 
 
 def run_console(block: Block, page: str) -> None:

@@ -142,7 +142,7 @@ def _examples(numbers: Sequence[int], say: Say) -> Table:
                         cells[number][name] = missing("needs more memory than is free")
                         continue
                     found = crew.ask(timed.first_batch, num_examples=number)[0]
-                    told = f"{found['seconds'] * 1e3:,.3g} ms, {found['megabytes']:,.0f} MB"
+                    told = f"{_told_s(found['seconds'])}, {found['megabytes']:,.0f} MB"
                     cells[number][name] = Cell(told=told, value=found["seconds"])
         except CrewError as error:
             for number in numbers:
@@ -150,6 +150,10 @@ def _examples(numbers: Sequence[int], say: Say) -> Table:
     return Table(
         name="examples",
         title="To the end of the first step of a shuffled epoch, against the number of examples, one rank",
-        about="Time, and memory beyond that of a short epoch.",
+        about="Time, and memory beyond that of a short epoch; each number of examples was begun once.",
         rows=[Row(what=f"{number:,} examples", better="less", cells=cells[number]) for number in numbers],
     )
+
+
+def _told_s(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -73,7 +73,8 @@ def _right_in_all(rows: list[tuple[Table, Row]]) -> str:
         name: sum(bool(row.cells[name].is_right) for row in asked if name in row.cells) for name in names
     }
     told = ", ".join(f"{TITLES.get(name, name)} {counts[name]}" for name in names)
-    return f" Right in how many of {len(asked)}: {told}." if asked else ""
+    fair = "One of them is batch norm, which some of the others can synchronise, but on GPUs only."
+    return f" Right in how many of {len(asked)}: {told}. {fair}" if asked else ""
 
 
 def _conditions(part: dict[str, Any]) -> str:

@@ -122,7 +122,7 @@ def gap() -> None:
         f'<path d="M0 0V5" stroke="{LOST}" stroke-width="2"/></pattern></defs>',
         '<text x="168" y="38" class="e">ideal step</text>',
         bar(24, 0, ideal, IDEAL, unit),
-        f'<text x="{188 + ideal * unit:.1f}" y="38" class="f">{1000 * ideal:.1f} ms</text>',
+        f'<text x="{188 + ideal * unit:.1f}" y="38" class="f">{1000 * ideal:.2f} ms</text>',
     ]
     at, y = ideal, 52
     for part in measured["parts"]:
@@ -131,13 +131,13 @@ def gap() -> None:
             parts.append(bar(y, low, high, "url(#noise)", unit))
         else:
             parts += [bar(y, at, end, LOST, unit), whisker(y, low, high, unit)]
-        told = f"{1000 * part['seconds']:+.1f} ms".replace("-", "−") + (", noise" if part["is_noise"] else "")
+        told = f"{1000 * part['seconds']:+.2f} ms".replace("-", "−") + (", noise" if part["is_noise"] else "")
         parts.append(f'<text x="168" y="{y + 14}" class="e">{part["name"]}</text>')
         parts.append(f'<text x="{188 + max(high, end) * unit:.1f}" y="{y + 14}" class="f">{told}</text>')
         at, y = end, y + 28
     parts.append(f'<text x="168" y="{y + 14}" class="e b">measured step</text>')
     parts.append(bar(y, 0, total, FAINT, unit))
-    parts.append(f'<text x="{188 + total * unit:.1f}" y="{y + 14}" class="b">{1000 * total:.1f} ms</text>')
+    parts.append(f'<text x="{188 + total * unit:.1f}" y="{y + 14}" class="b">{1000 * total:.2f} ms</text>')
     svg("gap.svg", 720, y + 42, "From the ideal step to the measured one: the demo on three ranks", parts)
 
 

@@ -157,13 +157,20 @@ def _run_script(job: Job) -> dict[str, Any]:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-    return {}
+    # a script that never asked for a world, or has left it, does not say how many steps it made
+    num_steps = getattr(_world(), "num_steps", 0)
+    return {"steps": num_steps} if num_steps else {}
+
+
+def _world() -> Any:
+    """The world that was joined, if one was; a script that needs none must not wait for torch."""
+    world_module = sys.modules.get("samestep.world")
+    return world_module.current() if world_module else None
 
 
 def _leave() -> None:
     """Leave the world in good order: torch aborts the process if replicas outlive their group."""
-    world_module = sys.modules.get("samestep.world")
-    world = world_module.current() if world_module else None
+    world = _world()
     # what fails on the way out, such as loader workers that are gone already, would only hide the cause
     with contextlib.suppress(Exception):
         gc.collect()

@@ -74,6 +74,37 @@ while not stop.requested():
 print("saved")
 """
 
+OWN_LOOP = """
+import os, sys
+from pathlib import Path
+
+import samestep
+import torch
+from torch import nn
+
+world = samestep.init()
+x = torch.arange(150.0).reshape(50, 3).sin()
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+model = world.replicate(nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = world.loader(data, batch_size=8)
+checkpoints = world.checkpoints("saved", model=model, optimizer=optimizer, loader=loader)
+begun_at = checkpoints.restore()
+for epoch in range(loader.epoch, 10**9):
+    for inputs, targets in loader:
+        with world.step(optimizer) as step:
+            step.backward((model(inputs) - targets).square().sum(), len(inputs))
+        if world.num_steps > begun_at + 20:
+            Path(f"here-0-{os.environ['RANK']}").touch()
+        if step.is_last_turn and world.stop_reason:
+            break
+    if world.stop_reason:
+        break
+checkpoints.save()
+checkpoints.wait()
+print(f"from {begun_at} to {world.num_steps}, in epoch {loader.epoch}")
+"""
+
 STUBBORN = POLITE.replace("not stop.requested()", "True")
 
 
@@ -283,3 +314,21 @@ def test_a_training_that_was_told_to_stop_goes_on_where_it_was():
     assert events["restored"]["step"] == stopped["steps"]
     kept = [row["step"] for row in Record.read("run").steps()]
     assert kept == [step for step in range(1, again["steps"] + 1) if is_kept(step)]
+
+
+def test_a_loop_of_ones_own_says_how_many_steps_it_made_and_goes_on():
+    """A job that made steps is given back to its queue at its time limit, so they must be known."""
+    made = 0
+    for gpus, more in (("2", ()), ("1", ("--resume",))):
+        for rank in range(2):
+            Path(f"here-0-{rank}").unlink(missing_ok=True)
+        process = start(*more, gpus=gpus, script=OWN_LOOP)
+        process.send_signal(signal.SIGUSR1)
+        out, err = process.communicate(timeout=60)
+        answer = json.loads(out)
+        assert process.returncode == 75 and answer["status"] == "stopped", err.decode()
+        assert answer["steps"] > made + 20
+        epoch = (answer["steps"] - 1) // 7  # 50 examples are 7 steps; the last may be over or not
+        assert f"from {made} to {answer['steps']}, in epoch " in err.decode()
+        assert int(err.decode().rpartition("in epoch ")[2].split()[0]) in (epoch, epoch + 1)
+        made = answer["steps"]

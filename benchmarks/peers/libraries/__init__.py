@@ -18,8 +18,8 @@ TITLES = {
     "samestep": "Samestep",
     "ddp": "DDP by hand",
     "accelerate": "Accelerate",
-    "fabric": "Fabric",
-    "trainer": "Trainer",
+    "fabric": "Lightning Fabric",
+    "trainer": "Lightning Trainer",
     "ray": "Ray Train",
     "deepspeed": "DeepSpeed",
 }

@@ -1,6 +1,12 @@
 """Series: one job at several world sizes, and the public tables of such series.
 
-Knows the columns of the tables that calibration and the benchmark read; judges nothing.
+Knows the columns of the tables that calibration and the benchmark read; judges nothing:
+
+    series_id, source, model, hardware   rows of one series differ in the number of GPUs only
+    n_gpus, n_nodes, accum_steps         nodes and turns may be empty
+    metric, value                        time_s of a step, or throughput of all GPUs
+    scaling                              weak (batch per GPU fixed), strong or strong(accum) (global batch)
+    note                                 has the word "suspect" where the source doubts the figure
 """
 
 import csv

@@ -202,6 +202,11 @@ class Session(World):
         return merged.value
 
     @property
+    def num_steps(self) -> int:
+        """Updates made so far, those before a restored checkpoint included; of the busiest optimizer."""
+        return max((stepper.num_steps for stepper in self._steppers.values()), default=0)
+
+    @property
     def stop_reason(self) -> str | None:
         """Why all ranks should stop after the step that was just taken; None if nobody asked to.
 
