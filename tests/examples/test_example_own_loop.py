@@ -1,4 +1,4 @@
-"""The example of the plain script: its page is true. That the two hardly differ is seen to by the docs tests."""
+"""The example of the plain script: its page is true. How little the two differ is told by the docs tests."""
 
 from readme_commands import copied, said, shown_in, verified
 

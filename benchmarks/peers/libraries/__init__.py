@@ -18,8 +18,8 @@ TITLES = {
     "samestep": "Samestep",
     "ddp": "DDP by hand",
     "accelerate": "Accelerate",
-    "fabric": "Lightning Fabric",
-    "trainer": "Lightning Trainer",
+    "fabric": "Fabric",
+    "trainer": "Lightning",
     "ray": "Ray Train",
     "deepspeed": "DeepSpeed",
 }
