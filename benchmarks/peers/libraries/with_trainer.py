@@ -20,8 +20,8 @@ class WithTrainer(Library):
     """`Trainer.fit` without what is not asked for: no logger, bar, summary or automatic checkpoint."""
 
     settings = (
-        "its Trainer; DDPStrategy with bucket view and static graph, use_distributed_sampler, sync_batchnorm where it can "
-        "be, no logger, progress bar or summary, barebones=False; save_checkpoint and ckpt_path; "
+        "its Trainer; DDPStrategy with bucket view and static graph, use_distributed_sampler, sync_batchnorm "
+        "where it can be, no logger, progress bar or summary, barebones=False; save_checkpoint and ckpt_path; "
         "self.log(sync_dist=True); BasePredictionWriter, put in order by its batch_indices"
     )
 
