@@ -21,8 +21,8 @@ class WithTrainer(Library):
 
     settings = (
         "its Trainer; DDPStrategy with bucket view and static graph, use_distributed_sampler, sync_batchnorm "
-        "where it can be, no logger, progress bar or summary, barebones=False; save_checkpoint and ckpt_path; "
-        "self.log(sync_dist=True); BasePredictionWriter, put in order by its batch_indices"
+        "where it can be, no logger, progress bar or summary, barebones=False; save_checkpoint and "
+        "ckpt_path; self.log(sync_dist=True); BasePredictionWriter, put in order by its batch_indices"
     )
 
     def __init__(self) -> None:
