@@ -1,4 +1,4 @@
-"""Scripts whose verification and whose sweep answer “no”."""
+"""Scripts that jobs run: two whose verification and whose sweep answer “no”, and a loop of its own."""
 
 DIFFERENT = """\
 import os
@@ -33,3 +33,29 @@ for _ in range(400):
     optimizer.step()
 dist.destroy_process_group()
 """
+
+OWN_LOOP = """
+import time
+
+import samestep
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+world = samestep.init()
+model = world.replicate(nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = world.loader(TensorDataset(torch.ones(16, 3)), batch_size=8)
+checkpoints = world.checkpoints("saved", model=model, optimizer=optimizer, loader=loader)
+checkpoints.restore()
+while not world.stop_reason:
+    for (inputs,) in loader:
+        with world.step(optimizer) as step:
+            step.backward(model(inputs).square().sum(), len(inputs))
+        time.sleep(0.05)
+        if world.stop_reason:
+            break
+checkpoints.save()
+checkpoints.wait()
+"""
+"""A loop that goes on until it is asked to stop, saves, and goes on from there when it is started again."""

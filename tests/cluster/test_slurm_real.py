@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_scripts import DIFFERENT
+from cluster_scripts import DIFFERENT, OWN_LOOP
 
 from samestep.cluster.slurm_queue import queue
 from samestep.launcher import first_host
@@ -120,17 +120,21 @@ def test_preempted_and_requeued_ends_with_the_undisturbed_digest(lab, tmp_path):
 
 
 def test_before_the_time_limit_it_saves_and_is_requeued(lab, tmp_path):
-    out = tmp_path / "limited"
+    (tmp_path / "own_loop.py").write_text(OWN_LOOP)
+    task, script = tmp_path / "task", tmp_path / "script"
     # Slurm may tell a job up to a minute early, so a limit of two minutes with a lead of 30 s is enough
-    run(*SUBMIT[:-1], "2m", "--gpus", 1, "--set", "epochs=100000", "--out", out)
-    until(out, "1-rank", lambda job: job["attempts"] > 1, 180)
-    rows = [json.loads(line) for line in (out / "jobs/1-rank/attempts-0.jsonl").read_text().splitlines()]
-    stopped = next(row for row in rows if row["event"] == "ended")
-    assert stopped["code"] == 75 and stopped["requeued"] and stopped["step"] > 0
-    assert stopped["run_s"] < 120
-    run("jobs", out, "--cancel")
-    job = until(out, "1-rank", is_over, 60)
-    assert job["state"] == "cancelled", job
+    run(*SUBMIT[:-1], "2m", "--gpus", 1, "--set", "epochs=100000", "--out", task)
+    run("submit", "--gpus", 1, "--time", "2m", "--out", script, "--", "python", "own_loop.py", cwd=tmp_path)
+    for out in (task, script):
+        until(out, "1-rank", lambda job: job["attempts"] > 1, 180)
+        rows = [json.loads(line) for line in (out / "jobs/1-rank/attempts-0.jsonl").read_text().splitlines()]
+        stopped = next(row for row in rows if row["event"] == "ended")
+        assert stopped["code"] == 75 and stopped["requeued"] and stopped["step"] > 0
+        assert stopped["run_s"] < 120
+    for out in (task, script):
+        run("jobs", out, "--cancel")
+        job = until(out, "1-rank", is_over, 60)
+        assert job["state"] == "cancelled", job
 
 
 def test_cancelled_elsewhere_is_said_and_not_requeued(lab, tmp_path):
