@@ -41,7 +41,7 @@ def test_a_session_offers() -> None:
     own = {name for name in vars(Session) if not name.startswith("_")}
     assert own == {
         "checkpoints", "close", "compute", "evaluation", "loader", "replicate", "reset", "set_mode",
-        "begin_again", "num_steps", "step", "stepper", "stop_reason",
+        "begin_again", "has_examples", "num_steps", "step", "stepper", "stop_reason",
     }  # fmt: skip
     inherited = {name for name in vars(World) if not name.startswith("_")} - own
     assert inherited == {

@@ -39,6 +39,19 @@ for epoch in range(2):
         CRASH
 sys.stdout.buffer.write(b"caf\\xe9 0.5 [bold]\\n")
 """
+OWN_LOOP = """
+import samestep, torch
+world = samestep.init(seed=0)
+data = torch.utils.data.TensorDataset(torch.randn(17, 4, dtype=torch.float64))
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+model = world.replicate(model.double())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = world.loader(data, batch_size=8)
+for epoch in range(3):
+    for (batch,) in loader:
+        with world.step(optimizer) as step:
+            step.backward((model(batch) - batch.sum(1, keepdim=True)).square().sum(), len(batch))
+"""
 ALONE = """
 import torch
 torch.manual_seed(0)
@@ -95,6 +108,15 @@ def test_a_wrong_script_is_different_with_its_cause_and_the_line_to_change(verif
     assert (
         json.loads(Path("out/verdict.json").read_text())["findings"][0]["cause"] == "batch-grows-with-world"
     )
+
+
+def test_a_rank_without_examples_keeps_the_others_company_and_counts_for_nothing(verify):
+    """17 examples, 8 at once: the last step has one, so that one of two ranks has none."""
+    code, out, err = verify(OWN_LOOP)
+    assert (code, out) == (0, "equal\n"), err
+    # the control: were what it is handed trained on, there would be others in that step
+    code, out, err = verify(OWN_LOOP.replace("batch_size=8", "batch_size=8 * world.size"), "--out", "grown")
+    assert code == 1 and "batch-grows-with-world" in err
 
 
 def test_a_crash_in_one_world_only(verify):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samestep.advise.calibration import shipped
+from samestep.advise.competition import Competition
 from samestep.advise.experience import forecast
 from samestep.advise.learning import learn
 from samestep.advise.next_cell import candidates_for, next_cell
@@ -131,3 +132,25 @@ def test_the_next_cell_has_an_example_for_every_gpu() -> None:
     target, places = (Places.of(each.gpus, each.nodes, 4 * each.batch_per_gpu) for each in (target, places))
     found = next_cell(EXPERIENCE, cells, step_s, places, target)
     assert found is not None and found.gpus == 16
+
+
+def test_a_batch_that_is_shared_without_gain_takes_longer_but_not_without_bound() -> None:
+    """What is lost to overhead adds up; it does not multiply with every GPU that comes."""
+    for second_s in (0.12, 0.15, 0.35):
+        cells, step_s = Places.of([1, 2], None, [64, 32]), np.array([0.1, second_s])
+        gpus = np.array([4, 8, 16, 32, 64])
+        at = Places.of(gpus, np.maximum(gpus / 8, 1), 64 / gpus)
+        found = forecast(EXPERIENCE, cells, step_s, at)
+        assert (np.exp(found.log_s) < second_s * gpus / 2).all()
+        outlook = Competition(cells, step_s, at).outlook(EXPERIENCE)
+        assert (np.exp(shipped().interval(outlook, 0.8)[1]) < second_s * 4 * gpus).all()
+
+
+def test_a_larger_batch_than_was_measured_costs_about_as_many_times_more() -> None:
+    cells, step_s = Places.of([1, 2, 4], None, [64, 64, 64]), np.array([0.8, 0.83, 0.85])
+    found = forecast(EXPERIENCE, cells, step_s, Places.of([1], None, [512]))
+    assert 0.85 < np.exp(found.log_s[0]) / (8 * 0.8) <= 1.0
+    # cells of several batches say more than what is usual: here most of a step is fixed
+    mostly = forecast(EXPERIENCE, Places.of([1, 1], None, [32, 64]), np.array([0.7, 0.8]),
+                      Places.of([1], None, [512]))  # fmt: skip
+    assert np.exp(mostly.log_s[0]) < 0.6 * np.exp(found.log_s[0])

@@ -308,3 +308,14 @@ def test_a_surer_interval_is_wider(level: float) -> None:
     one, other = (project(weak(0.2, 0.21, 0.23), 64, level=value)[-1] for value in (level, level + 0.05))
     assert other.low_s <= one.low_s
     assert one.high_s <= other.high_s
+
+
+def test_every_range_comes_with_a_cell_that_settles_it() -> None:
+    """Also where the most GPUs asked for have less than an example each, or lie between two doublings."""
+    for batch_size, node, expected in ((6, 4, 6), (12, 8, 12)):
+        cells = [
+            {"gpus": n, "batch_size": batch_size, "step_s": s} for n, s in ((1, 0.8), (2, 0.43), (4, 0.245))
+        ]
+        rows = project(cells, [1, 2, 4, 6, 8, 12, 16], gpus_per_node=node)
+        assert any(row.is_range for row in rows if isinstance(row, ProjectedRow))
+        assert rows.next_cell is not None and (rows.next_cell.gpus, rows.next_cell.nodes) == (expected, 2)

@@ -141,3 +141,17 @@ def test_smaller_shares_on_several_nodes_have_the_law_of_tiers() -> None:
     cells = Places.of([4, 8, 16], [1, 1, 2], [32, 16, 8])
     found = outlook(cells, np.array([0.8, 0.42, 0.3]), Places.of([32], [4], [4]))
     assert leaders(found) == {EXPERIENCE, "Amdahl", "hierarchical"}
+
+
+def test_more_gpus_with_no_more_to_do_are_never_faster_than_the_largest_world() -> None:
+    """Slow links between small nodes: laws that are fitted across both tiers would say so."""
+    cells, step_s = Places.of([1, 2, 4, 8, 16], [1, 1, 1, 2, 4]), np.array([0.2, 0.21, 0.22, 0.8, 1.1])
+    found = outlook(cells, step_s, Places.of([17, 24, 64], [5, 6, 16]))
+    assert (np.exp(found.log_s) >= 1.1 * (1 - 1e-12)).all()
+    low, high = shipped().interval(found, 0.8)
+    assert (low < np.log(1.1)).all() and (high > np.log(1.1)).all()
+    # nor do they do more for each GPU where a batch is shared; with a larger share they may: the control
+    shared = outlook(Places.of([1, 2, 4], None, [64, 32, 16]), np.array([0.8, 0.3, 0.1]),
+                     Places.of([8, 8], None, [8, 64]))  # fmt: skip
+    per_example = np.exp(shared.log_s) / [8, 64]
+    assert per_example[0] >= 0.1 / 16 * (1 - 1e-12) and per_example[1] != pytest.approx(0.1 / 16, rel=1e-6)

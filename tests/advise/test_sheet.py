@@ -48,6 +48,11 @@ def test_the_same_table_in_other_hands(tmp_path: Path, text: str) -> None:
         # a batch of 1 that nobody meant would make another job of it
         ("gpus,batch_per_gpu,step_s\n1,64,0.8\n2,,0.85\n", r"line 3 lacks a batch \(batch_per_gpu or"),
         ("gpus,batch_per_gpu,step_s\n1,64\n", r"line 2 lacks a time"),
+        (
+            "gpus,batch_per_gpu,step_s\n1,64,1,8\n",
+            r"line 2 has 4 values for 3 columns: if numbers have a dec",
+        ),
+        ("gpus,step_s,step_s\n1,0.8,0.9\n", r"has the column step_s more than once"),
         ("gpus,batch_per_gpu,step_s\n1,64,fast\n", r"step_s is 'fast', but must be a number with a point"),
         ('gpus,batch_per_gpu,step_s\n1,64,"0,8"\n', r"step_s is '0,8', but must be a number with a point"),
         ("gpus;batch_per_gpu;step_s\n1;64;1.200,5\n", r"step_s is '1.200,5'"),

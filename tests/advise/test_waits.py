@@ -106,6 +106,7 @@ def test_waits_that_fall_are_kept_and_said():
         ("1=2m,3h", "no number of GPUs"),
         ("0=3h", "no number of GPUs"),
         ("four=3h", "no number of GPUs"),
+        (f"{'9' * 320}=3h", "no number of GPUs"),
         ("4=3h,4=2h", "twice"),
         ("4=5h..1h", "less than the median"),
         ("", "no time with a unit"),

@@ -352,6 +352,8 @@ def test_loading_leaves_the_process_wide_generators_alone() -> None:
 def refused(world, case: str) -> None:
     if case == "batch smaller than the world":
         world.loader(Numbers(), batch_size=2)
+    if case == "no batch":
+        world.loader(Numbers())
     if case == "empty":
         world.loader(Numbers(0), batch_size=8)
     if case == "endless stream":
@@ -368,6 +370,7 @@ def refused(world, case: str) -> None:
     ("case", "sentence"),
     [
         ("batch smaller than the world", "batch_size is 2 and the world has 3 ranks"),
+        ("no batch", "Neither batch_size nor batch_sampler was given"),
         ("empty", "Numbers is empty"),
         ("endless stream", "without a length"),
         ("already shared out", "already shares its examples out to 3 ranks"),
@@ -379,6 +382,16 @@ def test_what_cannot_be_shared_out_is_refused(case: str, sentence: str) -> None:
     with pytest.raises(worlds.RankFailed, match=sentence) as failure:
         worlds.run(3, refused, case=case)
     assert failure.value.kind == "DataError"
+
+
+def of_another_loader(world, name: str) -> None:
+    world.loader(Numbers(), batch_size=8, **{name: 2})
+
+
+@pytest.mark.parametrize(("name", "said"), [("num_workers", "say workers"), ("drop_last", "steps_per_epoch")])
+def test_names_of_torchs_loader_are_answered_with_ours(name: str, said: str) -> None:
+    with pytest.raises(worlds.RankFailed, match=f"world.loader has no {name}: .*{said}"):
+        worlds.run(1, of_another_loader, name=name)
 
 
 def seconds_to_let_go(world) -> float:

@@ -112,6 +112,12 @@ def test_the_answer_is_one_object_on_standard_output(capsys):
     assert json.loads(out) == {"digest": "ab", "loss": "NaN"} and err == ""
 
 
+def test_what_overflowed_is_no_number_of_json(capsys):
+    show.answer({"rows": [{"cost": float("inf"), "step_s": 0.5}]})
+    said = capsys.readouterr().out
+    assert json.loads(said, parse_constant=pytest.fail) == {"rows": [{"cost": None, "step_s": 0.5}]}
+
+
 def test_the_number_of_ranks_is_that_of_now(tmp_path):
     write(tmp_path).describe(world_size=2)
     console = plain()

@@ -181,7 +181,8 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
     rows = {way: asked, other: project(measured, worlds, batch=other, gpus_per_node=node.gpus)}
     # a projection tells about every cell, asked for or not
     within = {each: [row for row in told if row.gpus in worlds] for each, told in rows.items()}
-    advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings])
+    basis = [row.gpus for row in asked if row.kind == "measured"]
+    advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings], basis)
     return replace(advice, remarks=(*advice.remarks, *_about_node(node, worlds)))
 
 
@@ -191,8 +192,12 @@ def advice_from(
     context: Context,
     question: Question,
     findings: Sequence[Finding] = (),
+    basis: Sequence[int] = (),
 ) -> Advice:
-    """The advice that follows from rows of both ways; `way` is the one that was measured."""
+    """The advice that follows from rows of both ways; `way` is the one that was measured.
+
+    `basis`: numbers of GPUs that were measured, where rows do not have all of them.
+    """
     rows = dict(rows)
     other: Way = "grows" if way == "same" else "same"
     first = rows[way][0]
@@ -231,7 +236,7 @@ def advice_from(
         others=tuple(offers[other]),
         growths=growing,
         recommendation=found,
-        reason=reason(offers[way], found, price=question.price, limit=why)
+        reason=reason(offers[way], found, price=question.price, limit=why, measured=basis)
         if context.duplicated is None
         else of_duplicated(found, context.duplicated),
         what_ifs=tuple(what_ifs(context, offers[way], offers["grows"], found.expected)),

@@ -74,6 +74,18 @@ class Cell:
                     f"{name} of {told_gpus(self.gpus)} is {value}, but must be above 0: mend "
                     "or leave out the cell"
                 )
+        low_s, high_s = self.step_low_s, self.step_high_s
+        ends = [each for each in (low_s, high_s) if each is not None]
+        if not all(math.isfinite(each) and each > 0 for each in ends) or sorted(ends) != ends:
+            raise ConfigError(
+                f"the step of {told_gpus(self.gpus)} lies between {low_s} and {high_s}, but step_low_s and "
+                "step_high_s must be above 0, the lower one first: mend them, or leave them out"
+            )
+        if self.cpu_utilisation is not None and not 0 <= self.cpu_utilisation <= 1:
+            raise ConfigError(
+                f"cpu_utilisation of {told_gpus(self.gpus)} is {self.cpu_utilisation}, but must be a part of "
+                "all cores, from 0 to 1: 41 % are 0.41"
+            )
         if not _STEP_S[0] <= self.step_s <= _STEP_S[1]:
             raise ConfigError(
                 f"a step of {told_gpus(self.gpus)} would take {self.step_s:g} s, which none "
@@ -128,6 +140,8 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
             f"{where} has {listed(sorted(known)) or 'nothing'}, but needs gpus, and step_s or examples_per_s"
         )
     gpus = known["gpus"]
+    if not gpus >= 1:
+        raise ConfigError(f"gpus is {gpus} in {where}, but must be a whole number of 1 or more")
     batch = known.get("batch_per_gpu")
     if batch is None:
         batch = known["batch_size"] / gpus if "batch_size" in known else 1.0

@@ -157,8 +157,11 @@ class Competition:
         can_prove = ~is_crossing & (weights.max(axis=0) < 1.0)  # neither unknown links nor experience alone
         weights = weights + np.where(can_prove, _FOR_MOST * self._proof(experience, count)[:, None], 0.0)
         weights = weights / weights.sum(axis=0)
+        # more GPUs with no more examples each do not get through more of them a GPU than fewer did
+        is_bound = (asked.gpus > cells.gpus.max()) & (asked.batch_per_gpu <= cells.batch_per_gpu[-1])
+        least = np.where(is_bound, by_law[NAMES.index(_LAST)], -np.inf)
         return Outlook(
-            log_s=np.sum(weights * by_law, axis=0),
+            log_s=np.maximum(np.sum(weights * by_law, axis=0), least),
             by_law=by_law,
             weights=weights,
             hull=(

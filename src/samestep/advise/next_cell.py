@@ -51,12 +51,15 @@ def next_cell(
     )
 
 
-def candidates_for(places: Places, target: Places, gpus_per_node: int) -> Sequence[int]:
-    """World sizes worth measuring for a target, itself the last of them."""
+def candidates_for(
+    places: Places, target: Places, gpus_per_node: int, asked: Sequence[int] = ()
+) -> Sequence[int]:
+    """World sizes worth measuring for a target, itself the last of them; among them those asked for."""
     most = int(target.gpus[0])
     doublings = [2**power for power in range(most.bit_length()) if 2**power < most]
     seen = {int(gpus) for gpus in places.gpus}
-    return sorted({*doublings, *(n for n in (gpus_per_node, 2 * gpus_per_node) if n < most), most} - seen)
+    others = [n for n in (gpus_per_node, 2 * gpus_per_node, *asked) if n < most]
+    return sorted({*doublings, *others, most} - seen)
 
 
 def _is_open(places: Places, candidates: Places, index: int) -> bool:

@@ -74,9 +74,10 @@ def project(
 
     places, step_s = places_of(measured)
     findings = remarks.of_cells(shown, has_single=one is not None)
-    target = at([asked[-1]])
+    # as many GPUs as there is an example for; what has less is no place to measure, or to ask for
+    target = at([max((n for n in asked if at([n]).batch_per_gpu[0] >= 1), default=asked[-1])])
     is_one_world = len({cell.gpus for cell in measured}) == 1
-    worlds = candidates_for(places, target, node.gpus)
+    worlds = candidates_for(places, target, node.gpus, asked)
     if is_one_world and not worlds:  # who asks about what was measured is still told what to measure
         worlds, target = [2 * measured[-1].gpus], at([2 * measured[-1].gpus])
     cell = next_cell(calibration.experience, places, step_s, at(worlds), target) if worlds else None

@@ -41,6 +41,7 @@ def read_sweep(folder: Path) -> list[Cell]:
             cell_of(
                 of_all
                 | {key: row[key] for key in (*WHOLE, *NUMBERS) if row.get(key) is not None}
+                | _within_bounds(row)
                 | {
                     "machine": _machine(row.get("devices") or environment.get("devices") or (), environment),
                     "parts_s": parts.get((row["gpus"], row["batch_size"])),
@@ -56,6 +57,16 @@ def read_sweep(folder: Path) -> list[Cell]:
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} cannot be read as the result of `samestep scale` ({error!r})") from error
+
+
+def _within_bounds(row: Mapping[str, Any]) -> dict[str, float]:
+    """What a noisy measurement may say that cannot be: a step below nothing, more than all cores."""
+    found = {}
+    if row.get("step_low_s") is not None:
+        found["step_low_s"] = max(float(row["step_low_s"]), 1e-6 * float(row["step_s"]))
+    if row.get("cpu_utilisation") is not None:
+        found["cpu_utilisation"] = min(max(float(row["cpu_utilisation"]), 0.0), 1.0)
+    return found
 
 
 def _parts(gap: Mapping[str, Any]) -> dict[str, float]:

@@ -22,9 +22,17 @@ class Price:
 
 
 def reason(
-    offers: Sequence[Offer], found: Recommendation, *, price: Price | None = None, limit: str = ""
+    offers: Sequence[Offer],
+    found: Recommendation,
+    *,
+    price: Price | None = None,
+    limit: str = "",
+    measured: Sequence[int] = (),
 ) -> str:
-    """What to ask for, what it brings, why not more, and what others would say who must not be late."""
+    """What to ask for, what it brings, why not more, and what others would say who must not be late.
+
+    `measured`: numbers of GPUs that a projection rests on; by default those of the offers that were measured.
+    """
     taken = found.expected
     sure = [offer for offer in offers if not offer.is_range]
     said = [f"Ask for {told_gpus(taken.gpus)}.", _brings(offers, taken)]
@@ -41,10 +49,10 @@ def reason(
     if not found.do_agree:
         said.append(_careful(found))
     if taken.kind == "projected":
-        measured = [str(offer.gpus) for offer in offers if offer.kind == "measured"]
+        measured = measured or [offer.gpus for offer in offers if offer.kind == "measured"]
         said.append(
             f"{told_gpus(taken.gpus)} {'was' if taken.gpus == 1 else 'were'} not measured: "
-            f"this is projected from {_and(measured)}."
+            f"this is projected from {_and([str(gpus) for gpus in measured])}."
         )
     return " ".join(said)
 

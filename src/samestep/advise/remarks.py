@@ -34,7 +34,8 @@ def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
                     message=f"{cell.gpus} GPUs are {gain:.2f} times as fast as {cells[0].gpus}, more than "
                     "there are GPUs. The cell is kept, and projections are less sure for it.",
                     evidence={"gpus": cell.gpus, "speedup": gain},
-                    fix="See whether all cells did the same work on free machines, and measure them again.",
+                    fix="See whether the batch is right: if more GPUs share one, batch_per_gpu is smaller. "
+                    "If it is, see whether all cells did the same work on free machines; measure again.",
                 )
             )
             break

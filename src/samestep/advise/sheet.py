@@ -50,6 +50,15 @@ def read_csv(path: Path) -> list[Cell]:
             f"{path.name} has the columns: {told}. It needs gpus, and one of step_s, step_ms and "
             "examples_per_s: name them so in its first line."
         )
+    twice = sorted({name for name in names if name in _KNOWN and names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{path.name} has the column {twice[0]} more than once: keep one of them.")
+    for number, line in enumerate(lines, start=2):
+        if any(text.strip() for text in line[len(names) :]):
+            raise ConfigError(
+                f"{path.name}, line {number} has {len(line)} values for {len(names)} columns: if numbers "
+                "have a decimal comma, put semicolons between columns."
+            )
     has_batch = bool(set(_BATCHES) & set(names))
     found = [
         _cell(

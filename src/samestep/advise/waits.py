@@ -108,6 +108,10 @@ class Waits:
         return self.known[more].expected_s < self.known[fewer].expected_s
 
 
+_DIGITS = 6
+"""Of a number of GPUs that anybody has."""
+
+
 def parse_waits(text: str) -> Waits:
     """Waits as somebody gives them: `1=2m,4=3h`, `4=1h..5h` (median..90 %), or one for any number, `2h`."""
     known: dict[int, Wait] = {}
@@ -115,7 +119,7 @@ def parse_waits(text: str) -> Waits:
     is_for_all = "=" not in text and "," not in text
     for part in (part.strip() for part in text.split(",")):
         world, _, wait = ("1", "", part) if is_for_all else part.partition("=")
-        if not world.strip().isdecimal() or int(world) < 1:
+        if not world.strip().isdecimal() or len(world) > _DIGITS or int(world) < 1:
             raise ConfigError(f"--wait has {part!r}, and {world.strip()!r} is no number of GPUs; {_HOW}.")
         if int(world) in known:
             raise ConfigError(f"--wait names {int(world)} GPUs twice, in {text!r}: {_HOW}.")

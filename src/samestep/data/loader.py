@@ -49,7 +49,7 @@ class Loader:
         dataset: Any,
         *,
         world: World,
-        batch_size: int,
+        batch_size: int | None,
         seed: int = 0,
         train: bool = True,
         shuffle: bool = True,
@@ -61,6 +61,12 @@ class Loader:
         steps_per_epoch: int | None = None,
         channels_last: bool = False,
     ) -> None:
+        if batch_size is None and batch_sampler is None:
+            raise DataError(
+                "Neither batch_size nor batch_sampler was given: say batch_size, the examples of a step over "
+                "all ranks."
+            )
+        batch_size = 1 if batch_size is None else batch_size  # a batch sampler makes its own
         if train and batch_sampler is None:
             _refuse_small_batch(batch_size, accumulate, world)
         cut = Cut(

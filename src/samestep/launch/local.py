@@ -273,7 +273,9 @@ def _outcome(agent: Agent, job: Job, received: Received, *, seconds: float) -> O
         "reason": failure.sentence if failure else "killed when it was asked to stop",
     }
     progress = read_json(folder / "progress.json") or {}
-    result = {"digest": None, "steps": progress.get("step", 0), "examples": None, **(result or {}), **ending}
+    # a script that was killed has not told how far it came
+    steps = progress.get("step", None if job.command == "script" else 0)
+    result = {"digest": None, "steps": steps, "examples": None, **(result or {}), **ending}
     write_json(folder / "result.json", result)
     return Outcome(status=status, result=result, out=folder, failure=failure, stopped_by=stopped_by)
 

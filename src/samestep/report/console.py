@@ -35,8 +35,15 @@ def ranks(size: int) -> str:
 
 
 def answer(value: Mapping[str, Any]) -> None:
-    """Print the answer for machines: one JSON object, alone on standard output."""
-    sys.stdout.write(json.dumps(value, default=str) + "\n")
+    """Print the answer for machines: one JSON object, alone on standard output.
+
+    JSON has no number that is not finite: what overflowed is null.
+    """
+    try:
+        text = json.dumps(value, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(json.loads(json.dumps(value, default=str), parse_constant=lambda _: None))
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

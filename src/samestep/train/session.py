@@ -35,6 +35,15 @@ from samestep.train.update import Update
 from samestep.train.watch import RANDOM_EVALUATION, FirstStepWatch
 from samestep.world import DEFAULT_SHARDS, Place, Share, World, enter, join
 
+_OF_DATALOADER = {
+    "num_workers": "say workers, of each rank",
+    "collate_fn": "say collate",
+    "pin_memory": "memory is pinned where that helps",
+    "persistent_workers": "workers stay from epoch to epoch",
+    "drop_last": "a short last batch counts for what it has; steps_per_epoch ends an epoch earlier",
+}
+"""What torch's loader takes, and what to say here."""
+
 
 class Session(World):
     """A world with what a training loop needs: equal replicas, shared-out data, and the same step.
@@ -114,8 +123,13 @@ class Session(World):
             self._watches.append(FirstStepWatch(model, self, self._randomness))
         return model
 
-    def loader(self, dataset: Any, *, batch_size: int, seed: int | None = None, **options: Any) -> Loader:
+    def loader(
+        self, dataset: Any, *, batch_size: int | None = None, seed: int | None = None, **options: Any
+    ) -> Loader:
         """The batches of this rank; `batch_size` counts the examples of all ranks. Options: see `Loader`."""
+        for name in options:
+            if name in _OF_DATALOADER:
+                raise ConfigError(f"world.loader has no {name}: {_OF_DATALOADER[name]}.")
         return Loader(
             dataset, world=self, batch_size=batch_size, seed=self.seed if seed is None else seed, **options
         )
@@ -202,6 +216,15 @@ class Session(World):
         return merged.value
 
     @property
+    def has_examples(self) -> bool:
+        """Whether this rank has examples in the batch at hand.
+
+        A rank that has none is handed an earlier batch, to keep the others company in the step; what comes of
+        it counts for nothing, and must not be counted by a loop of your own.
+        """
+        return self.share is None or self.share.count > 0
+
+    @property
     def num_steps(self) -> int:
         """Updates made so far, those before a restored checkpoint included; of the busiest optimizer."""
         return max((stepper.num_steps for stepper in self._steppers.values()), default=0)
@@ -215,7 +238,9 @@ class Session(World):
         totals = [stepper.totals for stepper in self._steppers.values() if stepper.totals is not None]
         if not any(total.read()[2] for total in totals):
             return None
-        return stop.requested() or "another rank was asked to stop"
+        # how this rank ends is told by the same wish, whoever heard it
+        stop.request("another rank was asked to stop")
+        return stop.requested()
 
     def close(self) -> None:
         """Leave the world; done at the end of the process if it was not before."""

@@ -102,9 +102,15 @@ class RankStep:
     random: RandomState | None = None
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it had no example of the global batch: what it worked on, for company, counts nothing."""
+        return bool(self.batches) and all(batch.indices == () for batch in self.batches)
+
+    @property
     def training_calls(self) -> Iterator[Call]:
         """The calls that train, of models and of modules inside of them."""
-        return (call for call in self.calls if call.is_training and call.has_gradients)
+        is_idle = self.is_idle
+        return (call for call in self.calls if call.is_training and call.has_gradients and not is_idle)
 
     @property
     def rows(self) -> Counter[str]:
@@ -317,7 +323,7 @@ class Trace:
             return None  # a second update on the batch of the step before
         else:  # one rank loads for all, or nobody has a loader
             found = {rank: Counter[tuple[int, int] | str](step.rows) for rank, step in steps.items()}
-        if not all(found.values()):
+        if not all(part or steps[rank].is_idle for rank, part in found.items()):
             return None
         first, *others = found
         if others and all(found[r] == found[first] and not self._alike(number, first, r) for r in others):
@@ -404,6 +410,8 @@ class Trace:
 
 def _from_batches(step: RankStep, known: Mapping[int, Dictionary]) -> Examples:
     """The examples of a rank's batches: of those that it loaded, the ones that its models were given."""
+    if step.is_idle:
+        return Counter()
     if len(step.batches) == 1 and not step.batches[0].examples:
         # fewer rows than indices: a rank that keeps a part of what was drawn
         loader = step.batches[0].loader

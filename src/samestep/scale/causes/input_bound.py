@@ -85,4 +85,7 @@ def _fix(needed: int, most: int | None, gpus: int, cores: int | None) -> str:
             f"{most}: make examples cheaper to fetch (cache them decoded, smaller files, lighter "
             "augmentation), or use a machine with more cores for each GPU"
         )
-    return f"set num_workers to about {needed} in the training loader, or cache decoded examples"
+    return (
+        f"set num_workers to about {needed} in the training loader (of a task or of world.loader: workers), "
+        "or cache decoded examples"
+    )
