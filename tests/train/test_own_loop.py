@@ -43,3 +43,24 @@ def test_in_the_middle_of_an_epoch_on_another_world(tmp_path: Path) -> None:
         assert rest_rate == rate == 0.01 * 0.25
         # Adam divides by the root of a second moment that may be near 0: a thousand times the rounding
         assert float((weights - expected).abs().max()) < 1e-9
+
+
+def counted(world) -> tuple[int, int]:
+    """Examples that a loop counts by itself over an epoch: those it has, and all that it is handed."""
+    model = world.replicate(tasks.Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    had = handed = 0
+    for batch in world.loader(tasks.Images(), batch_size=len(tasks.Images()) - 1):
+        with world.step(optimizer) as step:
+            step.backward(*tasks.image_loss(model, batch))
+        handed += len(batch[0])
+        had += len(batch[0]) if world.has_examples else 0
+    return had, handed
+
+
+def test_a_rank_without_examples_says_so() -> None:
+    """The last step has one example; the other ranks are handed something to keep it company."""
+    for size in (1, 2, 3):
+        had, handed = map(sum, zip(*worlds.run(size, counted), strict=True))
+        assert had == len(tasks.Images())
+        assert (handed > had) == (size > 1)  # the control: counting all of it depends on the world
