@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from samestep.advise.calibrate import calibrated, main, usable
+from samestep.advise.calibrate import calibrated, competition, main, usable
 from samestep.advise.calibration import LEVELS, Calibration, shipped
-from samestep.advise.competition import Competition
 from samestep.advise.places import Places
 from samestep.advise.series import Series, read_tables
 from samestep.errors import ConfigError
@@ -37,9 +36,9 @@ def made_up(num_series: int, seed: int, source: str = "made up") -> list[Series]
 def held(calibration: Calibration, series: list[Series], level: float) -> float:
     results: list[bool] = []
     for each in series:
-        competition = Competition(each.places, each.step_s)
+        entered = competition(each)
         for given in (2, 3, 4):
-            low, high = calibration.interval(competition.outlook(calibration.experience, given), level)
+            low, high = calibration.interval(entered.outlook(calibration.learnt, given), level)
             results += list((low <= np.log(each.step_s[given:])) & (np.log(each.step_s[given:]) <= high))
     return float(np.mean(results))
 

@@ -13,7 +13,7 @@ from samestep.advise.next_cell import candidates_for, next_cell
 from samestep.advise.places import Places
 from samestep.advise.series import Series
 
-EXPERIENCE = shipped().experience
+EXPERIENCE = shipped().learnt.experience
 
 
 def test_farther_is_less_sure_and_more_cells_are_surer() -> None:
@@ -98,7 +98,9 @@ def _series(seed: int, per_doubling: float) -> list[Series]:
 
 def test_learning_sees_what_series_have_in_common() -> None:
     asked, cells, step_s = Places.of([16], [2]), Places.of([1, 2]), np.array([1.0, 1.05])
-    flat, steep = (forecast(learn(_series(1, slope)), cells, step_s, asked).log_s[0] for slope in (0.01, 0.2))
+    flat, steep = (
+        forecast(learn(_series(1, slope)).experience, cells, step_s, asked).log_s[0] for slope in (0.01, 0.2)
+    )
     assert steep > flat + 0.1
 
 
@@ -142,7 +144,7 @@ def test_a_batch_that_is_shared_without_gain_takes_longer_but_not_without_bound(
         at = Places.of(gpus, np.maximum(gpus / 8, 1), 64 / gpus)
         found = forecast(EXPERIENCE, cells, step_s, at)
         assert (np.exp(found.log_s) < second_s * gpus / 2).all()
-        outlook = Competition(cells, step_s, at).outlook(EXPERIENCE)
+        outlook = Competition(cells, step_s, at).outlook(shipped().learnt)
         assert (np.exp(shipped().interval(outlook, 0.8)[1]) < second_s * 4 * gpus).all()
 
 

@@ -24,15 +24,20 @@ def usable(series: Sequence[Series]) -> list[Series]:
     return [each for each in series if not each.is_suspect]
 
 
+def competition(series: Series) -> Competition:
+    """Of a series, for every number of its first cells."""
+    return Competition(series.places, series.step_s, is_in_seconds=series.is_in_seconds)
+
+
 def calibrated(series: Sequence[Series], competitions: Sequence[Competition] | None = None) -> Calibration:
     """From these series alone; competitions of the same series may be handed in, to fit their laws once."""
-    competitions = competitions or [Competition(each.places, each.step_s) for each in series]
-    experience = learn(series)
+    competitions = competitions or list(map(competition, series))
+    learnt = learn(series)
     rows, misses, weights = [], [], []
-    for each, competition in zip(series, competitions, strict=True):
+    for each, entered in zip(series, competitions, strict=True):
         count = len(each.step_s)
         for given in range(FEWEST, count):
-            outlook = competition.outlook(experience, given)
+            outlook = entered.outlook(learnt, given)
             # what is far has the answers of all laws in its range, whatever the misses of others
             near = ~outlook.is_far
             rows.append(features(outlook)[near])
@@ -44,7 +49,7 @@ def calibrated(series: Sequence[Series], competitions: Sequence[Competition] | N
     width = _fitted_width(all_rows, all_misses, all_weights)
     ratios = all_misses / np.exp(all_rows @ width)
     return Calibration(
-        experience=experience,
+        learnt=learnt,
         width=tuple(map(float, width)),
         ratios=_quantiles(ratios, all_weights),
         sources=dict(sorted(Counter(each.source for each in series).items())),

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from samestep.advise.competition import Outlook
 from samestep.advise.experience import Experience
+from samestep.advise.growth import Growth, Rate
+from samestep.advise.learnt import Learnt
 from samestep.advise.places import Floats
 
 LEVELS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975)
@@ -34,7 +36,7 @@ what holds the sparse-point series of MinkowskiEngine, whose hosts fill up betwe
 class Calibration:
     """What was learnt from series of other jobs."""
 
-    experience: Experience
+    learnt: Learnt
     width: tuple[float, ...]
     """Of `features`: their sum is the logarithm of the width that is foreseen."""
     ratios: tuple[float, ...]
@@ -64,7 +66,10 @@ class Calibration:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Calibration":
         return cls(
-            experience=Experience(**values["experience"]),
+            learnt=Learnt(
+                experience=Experience(**values["learnt"]["experience"]),
+                growth=Growth(**{tier: Rate(**rate) for tier, rate in values["learnt"]["growth"].items()}),
+            ),
             width=tuple(values["width"]),
             ratios=tuple(values["ratios"]),
             sources=values["sources"],

@@ -57,6 +57,8 @@ class Cell:
     """That a node of this machine has, used or not; None if nobody said it."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What else may make its time another, by name."""
+    is_in_seconds: bool = True
+    """Not where only examples a second are known and no batch: then `step_s` is that of one example a GPU."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "nodes", "gpus_per_node", "accumulate"):
@@ -146,15 +148,16 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
     if batch is None:
         batch = known["batch_size"] / gpus if "batch_size" in known else 1.0
     step_s, rate = known.get("step_s"), known.get("examples_per_s")
+    is_in_seconds = step_s is not None or bool(_BATCHES & set(known))
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ConfigError(f"examples_per_s of {told_gpus(gpus)} in {where} is {rate}, but must be above 0")
     if step_s is None:
         step_s = gpus * batch / rate
     elif rate is not None and step_s > 0 and _BATCHES & set(known):
         _check_units(gpus, batch, step_s, rate, where)
-    names = {each.name for each in fields(Cell)} - {"gpus", "step_s", "batch_per_gpu"}
+    names = {each.name for each in fields(Cell)} - {"gpus", "step_s", "batch_per_gpu", "is_in_seconds"}
     others = {key: value for key, value in known.items() if key in names}
-    return Cell(gpus=gpus, step_s=step_s, batch_per_gpu=batch, **others)
+    return Cell(gpus=gpus, step_s=step_s, batch_per_gpu=batch, is_in_seconds=is_in_seconds, **others)
 
 
 def _is_absent(key: str, value: Any) -> bool:

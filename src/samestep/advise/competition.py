@@ -1,9 +1,9 @@
 """Competition: every law on the same cells, and one answer that is their weighted geometric mean.
 
-Which laws count is a matter of where the question lies: within a node, between nodes that were measured or
-not, large ones or small ones, or with another batch per GPU. These count alike, the others a little or not at
-all; weights that were learnt did worse on sources that had not taught them. Each is then weighed by what it
-was worth on these cells: the cells of the smaller worlds are made to forecast the larger ones (forward
+Which laws count is a matter of where the question lies: within a node, between nodes, out of one node to
+others that are large or small, or with another batch per GPU. These count alike, the others a little or not
+at all; weights that were learnt did worse on sources that had not taught them. Each is then weighed by what
+it was worth on these cells: the cells of the smaller worlds are made to forecast the larger ones (forward
 chaining), and who missed counts less. Three cells say little about which law is right, so this factor is a
 mild one. Five cells or more can prove one: who forecast all of them, from the third on, to the hundredth part
 counts more than all the others together. Few jobs follow a law like that; those that do go on with it. Knows
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samestep.advise import laws
-from samestep.advise.experience import Experience, Forecast, forecast
+from samestep.advise.experience import Forecast, forecast
+from samestep.advise.learnt import Learnt
 from samestep.advise.places import Floats, Places
 
 FEWEST = 2
@@ -27,8 +28,8 @@ LARGE_NODE = 8
 there is one source, and its links are slow."""
 FARTHEST = 4
 """Times the largest world measured, beyond which a projection is a range."""
-EXPERIENCE = "experience"
-NAMES = (EXPERIENCE, *(law.name for law in laws.ALL))
+EXPERIENCE, GROWTH = "experience", "growth"
+NAMES = (EXPERIENCE, GROWTH, *(law.name for law in laws.ALL))
 
 _OTHERS = 0.03
 """What a law counts for that is not named for a situation: its record may still lift it."""
@@ -58,14 +59,11 @@ def _led_by(*names: str) -> Floats:
 
 
 _INSIDE = _led_by(EXPERIENCE, _LAST, _LOG)
-# between large nodes, two that know tiers, and the one that goes on as it was
-_BETWEEN = _named(EXPERIENCE, _TIERS, _LAST)
-# between small ones, the law that knows tiers; and of those that do not, two of few losses, one of many and
-# one between: what is fitted across tiers errs to either side. No others: some then lose all that there is
-_BETWEEN_SMALL = _named(_TIERS, _BANDWIDTH, _LAST, _LOG, _AMDAHL)
+# two that know tiers, and one that loses with every node that comes, whatever is exchanged
+_BETWEEN = _named(GROWTH, _TIERS, _LOG)
 # nobody knows the links, but those of large nodes are mostly fast: from no more losses than before to a part
 # that is not shared. Here and below no others, since a record within a node cannot lift them
-_CROSSING = _named(EXPERIENCE, _LAST, _BANDWIDTH, _LOG, _AMDAHL)
+_CROSSING = _named(EXPERIENCE, GROWTH, _LAST, _BANDWIDTH, _AMDAHL)
 # only laws that lose with every GPU that comes, from little to more than is gained
 _CROSSING_SMALL = _named(EXPERIENCE, _LOG, _AMDAHL, _UNIVERSAL)
 _STRONG = _led_by(EXPERIENCE, _AMDAHL)
@@ -120,21 +118,31 @@ class Competition:
     """Cells in order of GPUs, and places that were not measured."""
 
     def __init__(
-        self, places: Places, step_s: Floats, at: Places | None = None, *, gpus_per_node: int | None = None
+        self,
+        places: Places,
+        step_s: Floats,
+        at: Places | None = None,
+        *,
+        gpus_per_node: int | None = None,
+        is_in_seconds: bool = True,
     ) -> None:
-        """`gpus_per_node`: that a node has, used or not; if not said, the most of one in all places."""
+        """`gpus_per_node`: that a node has, used or not; if not said, the most of one in all places.
+
+        `is_in_seconds`: whether `step_s` is, or in a unit that nobody knows.
+        """
         assert len(places) >= FEWEST, "one cell has no law"
         self._places = places
         self._all = places if at is None else places + at
         self._step_s = step_s
+        self._is_in_seconds = is_in_seconds
         self._has_large_nodes = (gpus_per_node or self._all.gpus_per_node.max()) >= LARGE_NODE
 
-    def outlook(self, experience: Experience, num_cells: int | None = None) -> Outlook:
+    def outlook(self, learnt: Learnt, num_cells: int | None = None) -> Outlook:
         """The answer from the first cells (all, if not said) for all places that come after."""
         count = len(self._places) if num_cells is None else num_cells
         cells, asked = self._places[:count], self._all[slice(count, None)]
-        found = self._forecast(experience, count)
-        by_law = np.vstack([found.log_s, self._by_laws[count]])
+        found = self._forecast(learnt, count)
+        by_law = self._by_law(learnt, count, found)
         is_strong = not self._all.is_batch_fixed
         has_nodes = asked.nodes > 1
         is_crossing = has_nodes & (cells.nodes.max() == 1)
@@ -142,9 +150,8 @@ class Competition:
         is_open = is_strong & (asked.gpus_per_node > cells.gpus_per_node.max())
         growth = asked.gpus * asked.batch_per_gpu / (cells.gpus[-1] * cells.batch_per_gpu[-1])
         standstill = np.where(is_open, np.log(self._step_s[count - 1] * growth), -np.inf)
-        between = _BETWEEN if self._has_large_nodes else _BETWEEN_SMALL
         crossing = _CROSSING if self._has_large_nodes else _CROSSING_SMALL
-        by_tier = np.where(has_nodes, between[:, None], _INSIDE[:, None])
+        by_tier = np.where(has_nodes, _BETWEEN[:, None], _INSIDE[:, None])
         by_tier = np.where(is_crossing, crossing[:, None], by_tier)
         is_by_turns = cells.is_at_once_fixed & np.isclose(asked.at_once, cells.at_once[-1], rtol=1e-9)
         by_share = np.where(has_nodes & ~is_crossing, _STRONG_BETWEEN[:, None], _STRONG[:, None])
@@ -152,10 +159,10 @@ class Competition:
         weights = np.where(is_strong, by_batch, by_tier)
         weights = np.where(asked.gpus < cells.gpus.max(), _ALONE[:, None], weights)
         counts_here = weights > _OTHERS
-        weights = weights * np.where(is_crossing, 1.0, self._record(experience, count)[:, None])
+        weights = weights * np.where(is_crossing, 1.0, self._record(learnt, count)[:, None])
         weights = weights / weights.sum(axis=0)
         can_prove = ~is_crossing & (weights.max(axis=0) < 1.0)  # neither unknown links nor experience alone
-        weights = weights + np.where(can_prove, _FOR_MOST * self._proof(experience, count)[:, None], 0.0)
+        weights = weights + np.where(can_prove, _FOR_MOST * self._proof(learnt, count)[:, None], 0.0)
         weights = weights / weights.sum(axis=0)
         # more GPUs with no more examples each do not get through more of them a GPU than fewer did
         is_bound = (asked.gpus > cells.gpus.max()) & (asked.batch_per_gpu <= cells.batch_per_gpu[-1])
@@ -188,26 +195,33 @@ class Competition:
             found[count] = np.log(np.stack([curve(asked) for curve in curves]))
         return found
 
-    def _forecast(self, experience: Experience, count: int) -> Forecast:
-        return forecast(experience, self._places[:count], self._step_s[:count], self._all[slice(count, None)])
+    def _by_law(self, learnt: Learnt, count: int, found: Forecast) -> Floats:
+        """The same of all `NAMES`: first those that had to be learnt."""
+        cells, asked = self._places[:count], self._all[slice(count, None)]
+        step_s = learnt.growth.step_s(cells, self._step_s[:count], asked, is_in_seconds=self._is_in_seconds)
+        return np.vstack([found.log_s, np.log(step_s), self._by_laws[count]])
 
-    def _record(self, experience: Experience, count: int) -> Floats:
+    def _forecast(self, learnt: Learnt, count: int) -> Forecast:
+        cells, asked = self._places[:count], self._all[slice(count, None)]
+        return forecast(learnt.experience, cells, self._step_s[:count], asked)
+
+    def _record(self, learnt: Learnt, count: int) -> Floats:
         """What each law was worth in forecasting the larger of the first cells from the smaller."""
         if count <= FEWEST:
             return np.ones(len(NAMES))
-        return np.asarray((self._misses(experience, FEWEST, count).mean(axis=1) + _FLOOR) ** -_POWER)
+        return np.asarray((self._misses(learnt, FEWEST, count).mean(axis=1) + _FLOOR) ** -_POWER)
 
-    def _proof(self, experience: Experience, count: int) -> Floats:
+    def _proof(self, learnt: Learnt, count: int) -> Floats:
         """Near 1 for a law that never missed, 0 for others and where there are too few cells to tell."""
         if count < _TO:
             return np.zeros(len(NAMES))
-        return np.asarray(np.exp(-((self._misses(experience, _FROM, count).max(axis=1) / _PROVEN) ** 2)))
+        return np.asarray(np.exp(-((self._misses(learnt, _FROM, count).max(axis=1) / _PROVEN) ** 2)))
 
-    def _misses(self, experience: Experience, fewest: int, count: int) -> Floats:
+    def _misses(self, learnt: Learnt, fewest: int, count: int) -> Floats:
         """Of each law (first axis): every cell, forecast from the first `fewest`, from one more, …"""
         found = []
         for fewer in range(fewest, count):
             truth = np.log(self._step_s[fewer:count])
-            by_law = np.vstack([self._forecast(experience, fewer).log_s, self._by_laws[fewer]])
+            by_law = self._by_law(learnt, fewer, self._forecast(learnt, fewer))
             found.append(np.abs(by_law[:, : count - fewer] - truth))
         return np.concatenate(found, axis=1)

@@ -5,11 +5,13 @@ Knows no times' origin and no law.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Chosen = slice | Sequence[int] | NDArray[np.intp] | tuple[EllipsisType, slice]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Places:
     def __len__(self) -> int:
         return len(self.gpus)
 
-    def __getitem__(self, chosen: slice | Sequence[int] | NDArray[np.intp]) -> "Places":
+    def __getitem__(self, chosen: Chosen) -> "Places":
         return Places(*(values[chosen] for values in self._columns))
 
     def __add__(self, other: "Places") -> "Places":

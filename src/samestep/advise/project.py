@@ -80,7 +80,7 @@ def project(
     worlds = candidates_for(places, target, node.gpus, asked)
     if is_one_world and not worlds:  # who asks about what was measured is still told what to measure
         worlds, target = [2 * measured[-1].gpus], at([2 * measured[-1].gpus])
-    cell = next_cell(calibration.experience, places, step_s, at(worlds), target) if worlds else None
+    cell = next_cell(calibration.learnt.experience, places, step_s, at(worlds), target) if worlds else None
     rows: list[Row] = [_measured_row(cell, one) for cell in shown]
     new = [n for n in asked if n not in known]
     if is_one_world:
@@ -103,8 +103,14 @@ def _projected(
     level: float,
 ) -> tuple[list[ProjectedRow], list[Finding]]:
     places, step_s = places_of(cells)
-    competition = Competition(places, step_s, asked, gpus_per_node=node.gpus)
-    outlook = competition.outlook(calibration.experience)
+    competition = Competition(
+        places,
+        step_s,
+        asked,
+        gpus_per_node=node.gpus,
+        is_in_seconds=all(cell.is_in_seconds for cell in cells),
+    )
+    outlook = competition.outlook(calibration.learnt)
     needed_s = host_s(cells, asked)
     is_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
     low, high = calibration.interval(outlook, level, is_host_fine=is_fine)
