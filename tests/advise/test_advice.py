@@ -207,13 +207,44 @@ def test_any_table_is_told_as_it_is(cells, hours, gpu_hour):
         if start[2] == "less than half":
             assert all(offer.efficiency < 0.5 for offer in after)
         else:
-            assert all(offer.train_s >= least for offer in after)
+            assert min(offer.train_s for offer in after) > least
+            times = [offer.train_s for offer in found.offers if offer.gpus >= int(start[1])]
+            assert times == sorted(times)
+    if start := re.search(r"(Up to (\d+) GPUs?, n|N)o number is quicker than (\d+)", found.reason):
+        quickest = next(offer for offer in sure if offer.gpus == int(start[3]))
+        assert all(offer.train_s >= quickest.train_s for offer in sure)
+        assert start[2] is None or sure[-1].gpus == int(start[2])
     if used := re.search(r"Up to (\d+) GPUs?, at least (\d+) %", found.reason):
         assert sure[-1].gpus == int(used[1])
         assert min(offer.efficiency for offer in sure) >= (int(used[2]) - 0.5) / 100
     for offer in found.offers:
         assert offer.low_s <= offer.step_s <= offer.high_s
         assert offer.result_s <= offer.result_high_s
+
+
+def test_times_that_stay_or_fall_again_are_not_called_longer():
+    def said(*times, more=()):
+        cells = [{"gpus": 2**i, "batch_size": 64, "step_s": t} for i, t in enumerate(times)]
+        worlds = [2**i for i in range(len(times))]
+        return advise(cells, NOTHING, Question(worlds=[*worlds, *more])).reason
+
+    assert "No number is quicker than 2." in said(0.8, 0.5, 0.5, 0.5)
+    assert "No number is quicker than 4." in said(0.8, 0.6, 0.2, 0.35, 0.3)
+    assert "From 8 GPUs on, further GPUs make training longer." in said(0.8, 0.6, 0.2, 0.35, 0.4)
+    # a range may be quicker: nothing is said of those
+    assert "Up to 8 GPUs, no number is quicker than 2." in said(0.8, 0.5, 0.6, 0.55, more=[64])
+
+
+def test_who_gained_nothing_is_not_told_to_ask_for_more():
+    """Laws say that a second GPU costs most: a job whose host or disk is full would wait for more in vain."""
+    for rates in ((100, 80), (80, 77, 71), (80, 80, 80), (100, 108)):
+        cells = [{"gpus": 2**i, "batch_per_gpu": 64, "examples_per_s": rate} for i, rate in enumerate(rates)]
+        found = advise(cells, NOTHING, Question(worlds=[1, 2, 4, 6, 8]))
+        assert found.recommended_gpus == found.recommendation.careful.gpus == 1
+        assert f"but that is a range: up to {2 ** (len(rates) - 1)}, more GPUs gained nothing" in found.reason
+    # the control
+    cells = [{"gpus": 2**i, "batch_per_gpu": 64, "examples_per_s": rate} for i, rate in enumerate((100, 150))]
+    assert advise(cells, NOTHING, Question(worlds=[1, 2, 4, 6, 8])).recommended_gpus > 2
 
 
 def test_half_of_the_time_is_used_from_where_it_stays_so():

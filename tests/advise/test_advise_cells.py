@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from samestep.advise.cells import Cell, cell_of, checked
+from samestep.advise.cells import Cell, checked
+from samestep.advise.named import cell_of, cells_of
 from samestep.advise.reading import read, read_csv, read_sweep
 from samestep.errors import ConfigError, RecordError
 
@@ -60,11 +61,11 @@ def test_milliseconds_are_noticed() -> None:
     with pytest.raises(ConfigError, match="see which of them is right"):
         cell_of(good | {"step_s": 1.0})
     with pytest.raises(ConfigError, match="give all of them in seconds"):
-        checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510.0}])
+        checked(cells_of([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510.0}]))
     # nor are microseconds taken for a job that became so much slower; the control is one that did
     with pytest.raises(ConfigError, match=r"a factor of 1020000 an example; give all of them in seconds"):
-        checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510_000.0}])
-    assert len(checked([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 50.0}])) == 2
+        checked(cells_of([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 510_000.0}]))
+    assert len(checked(cells_of([{"gpus": 1, "step_s": 0.5}, {"gpus": 2, "step_s": 50.0}]))) == 2
 
 
 def test_one_place_with_other_turns_is_refused() -> None:
@@ -86,10 +87,39 @@ def test_cells_of_several_jobs_or_machines_are_refused() -> None:
 def test_a_batch_is_told_for_all_or_for_none() -> None:
     one, two = {"gpus": 1, "step_s": 1.0}, {"gpus": 2, "step_s": 1.0}
     with pytest.raises(ConfigError, match=r"'gpus': 2, 'step_s': 1.0} has no batch, but others have"):
-        checked([one | {"batch_size": 32}, two])
-    assert (
-        len(checked([one, two])) == len(checked([one | {"batch_size": 32}, two | {"batch_per_gpu": 16}])) == 2
-    )
+        cells_of([one | {"batch_size": 32}, two])
+    for both in ([one, two], [one | {"batch_size": 32}, two | {"batch_per_gpu": 16}]):
+        assert len(cells_of(both)) == 2
+
+
+def test_a_batch_that_nobody_said_is_not_shared_out() -> None:
+    """As in a file: steps that are so much shorter are of smaller shares."""
+    cells = [{"gpus": 1, "step_s": 0.8}, {"gpus": 2, "step_s": 0.43}]
+    with pytest.raises(ConfigError, match=r"has no batch, and a step takes 0\.8 s on 1 GPU and 0\.43 s on 2"):
+        cells_of(cells)
+    # the control: examples a second tell by themselves
+    assert len(cells_of([{"gpus": n, "examples_per_s": 60.0 * n} for n in (1, 2)])) == 2
+
+
+@pytest.mark.parametrize("name", ["batch", "global_batch", "local_batch_size"])
+def test_a_batch_by_another_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"has {name}, which is not known: name it batch_size if"):
+        cell_of({"gpus": 2, "step_s": 1.0, name: 64})
+
+
+def test_batches_that_contradict_each_other_are_refused() -> None:
+    both = {"gpus": 3, "step_s": 1.0, "batch_size": 64}
+    assert cell_of(both | {"batch_per_gpu": 21}).batch_per_gpu == 21
+    with pytest.raises(ConfigError, match="batch_per_gpu 64 have 192 examples, but batch_size says 64"):
+        cell_of(both | {"batch_per_gpu": 64})
+
+
+def test_jobs_and_machines_are_told_apart_by_the_names_that_tables_have() -> None:
+    one, other = ({"gpus": n, "step_ms": 500, "model": m} for n, m in ((1, "a"), (2, "b")))
+    assert cell_of(one | {"precision": "bf16", "gpu": "T4"}).job == "a, bf16"
+    assert cell_of(one).step_s == 0.5
+    with pytest.raises(ConfigError, match="job"):
+        checked(cells_of([one, other]))
 
 
 def test_what_a_table_in_memory_has_no_figure_for_is_not_said() -> None:

@@ -323,3 +323,50 @@ def test_every_range_comes_with_a_cell_that_settles_it() -> None:
         rows = project(cells, [1, 2, 4, 6, 8, 12, 16], gpus_per_node=node)
         assert any(row.is_range for row in rows if isinstance(row, ProjectedRow))
         assert rows.next_cell is not None and (rows.next_cell.gpus, rows.next_cell.nodes) == (expected, 2)
+
+
+def test_a_share_may_be_told_as_a_whole_number() -> None:
+    """64 examples on 3 GPUs are 21, 22 or 21.33 each: measured, and part of the same batch."""
+    for share in (21, 22, 21.3333):
+        cells = [
+            {"gpus": n, "batch_per_gpu": m, "step_s": s}
+            for n, m, s in ((1, 64, 0.8), (2, 32, 0.43), (3, share, 0.31), (4, 16, 0.245))
+        ]
+        assert [row.kind for row in project(cells, 4)] == ["measured"] * 4
+    odd = [{**cell, "step_s": 0.1} if cell["gpus"] == 3 else cell for cell in cells]
+    assert "superlinear" in {finding.cause for finding in project(odd, 4).findings}
+    # the control: a batch that is another one
+    cells[2]["batch_per_gpu"] = 24
+    assert [row.kind for row in project(cells, [1, 2, 3, 4])] == [
+        "measured", "measured", "projected", "measured",
+    ]  # fmt: skip
+
+
+def test_speedups_are_no_surer_than_the_one_that_they_are_over() -> None:
+    cells = [
+        {"gpus": 1, "batch_size": 64, "step_s": 1.0, "step_low_s": 0.8, "step_high_s": 1.25},
+        {"gpus": 2, "batch_size": 64, "step_s": 0.6, "step_low_s": 0.6, "step_high_s": 0.6},
+    ]
+    one, two, four = project(cells, 4)[0], *[row for row in project(cells, 4) if row.gpus in (2, 4)]
+    assert (one.speedup_low, one.speedup, one.speedup_high) == (1.0, 1.0, 1.0)
+    assert two.speedup == pytest.approx(1 / 0.6)
+    assert two.speedup_low == pytest.approx(0.8 / 0.6) and two.speedup_high == pytest.approx(1.25 / 0.6)
+    assert four.speedup is not None and four.speedup_high is not None and four.speedup_low is not None
+    assert four.speedup_high / four.speedup > 1.25 and four.speedup / four.speedup_low > 1.25
+
+
+def test_a_full_host_has_an_interval_and_a_way_out() -> None:
+    cells = [
+        {"gpus": 1, "batch_size": 8, "step_s": 1.611, "cpu_utilisation": 0.45},
+        {"gpus": 2, "batch_size": 8, "step_s": 0.916, "cpu_utilisation": 0.85},
+    ]
+    four = next(row for row in project(cells, 4) if row.gpus == 4)
+    assert isinstance(four, ProjectedRow)
+    needed_s = 0.85 * 0.916
+    assert four.low_s == pytest.approx(needed_s) == four.step_s
+    assert four.high_s >= needed_s / 0.85
+    assert four.with_cores_s is not None and four.with_cores_s < four.step_s
+    # the control: a host with cores enough
+    free = [{**cell, "cpu_utilisation": 0.1} for cell in cells]
+    four = next(row for row in project(free, 4) if row.gpus == 4)
+    assert isinstance(four, ProjectedRow) and four.with_cores_s is None

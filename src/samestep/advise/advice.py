@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from samestep.advise.cells import Cell, cells_of, checked
+from samestep.advise.cells import Cell, checked
 from samestep.advise.context import Context
 from samestep.advise.convergence import Growth, cannot_share, growth, too_small
 from samestep.advise.length import Length, run_of
+from samestep.advise.named import cells_of
 from samestep.advise.nodes import Node, node_of
 from samestep.advise.offers import Offer, Run, offers_of, pareto
 from samestep.advise.origins import of_conditions
@@ -22,6 +23,7 @@ from samestep.advise.recommend import Recommendation, recommend
 from samestep.advise.rows import Row
 from samestep.advise.waits import Waits
 from samestep.advise.whatif import WhatIf, limit, what_ifs
+from samestep.advise.words import gpus as told_gpus
 from samestep.advise.words import told
 from samestep.errors import ConfigError, SamestepError
 from samestep.findings import Finding
@@ -229,7 +231,7 @@ def advice_from(
         for each in (way, other)
     }
     found = recommend(offers[way] if context.duplicated is None else offers[way][:1], _worth(question.price))
-    why = limit(context, [offer for offer in offers[way] if not offer.is_range])
+    why = limit(context, offers[way])
     return Advice(
         way=way,
         offers=tuple(offers[way]),
@@ -277,6 +279,11 @@ def _about(context: Context, way: Way, growing: dict[int, Growth]) -> list[str]:
         said.append(
             "The gradient noise scale is not known: a batch that grows with the GPUs is counted as if it "
             "needed no more examples, which is the best case."
+        )
+    if way == "grows" and growing and (most := growing[max(growing)]).is_known and most.factor > 1.005:
+        said.append(
+            f"A batch that grows needs more examples by the gradient noise scale, and training counts them: "
+            f"{most.factor:.2f} times as many on {told_gpus(max(growing))}."
         )
     if way == "grows":
         said.append("The batch grows with the GPUs: that is other training than on the fewest of them.")

@@ -3,10 +3,8 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -16,17 +14,11 @@ from samestep.advise.places import Floats, Places
 from samestep.advise.words import gpus as told_gpus
 from samestep.errors import ConfigError, listed
 
-_DISAGREEMENT = 1.2
-"""Examples a second may differ by this factor from what the step's time says: other work between steps."""
-_UNITS = (300.0, 3000.0)
-"""A factor in here is milliseconds among seconds; none above the first is of GPUs alone."""
+_OTHER_UNIT = 300.0
+"""No factor above it is of GPUs alone."""
 _STEP_S = (1e-9, 1e9)
 """No step is shorter than a turn of a clock, or longer than thirty years."""
 MOST_GPUS = 65536
-_BATCHES = frozenset({"batch_per_gpu", "batch_size"})
-_OPTIONAL = frozenset(
-    {"nodes", "gpus_per_node", "accumulate", "step_low_s", "step_high_s", "cpu_utilisation"}
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,79 +116,12 @@ class Cell:
         return max(self.step_high_s - self.step_low_s, 0.0) / 2 / 1.96 / self.step_s
 
 
-def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
-    """A cell from named values: gpus, and step_s or examples_per_s, with a batch if it is known.
-
-    Both times are allowed if they agree.
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{where} is {values!r}, but must have names: give {{'gpus': 1, 'step_s': 0.5}} or such"
-        )
-    known = {key: value for key, value in values.items() if not _is_absent(key, value)}
-    for key in (*_BATCHES, "gpus", "step_s", "examples_per_s"):
-        if key in known and (isinstance(known[key], bool) or not isinstance(known[key], Real)):
-            raise ConfigError(f"{key} of {where} is {known[key]!r}, but must be a number")
-    if "gpus" not in known or not {"step_s", "examples_per_s"} & set(known):
-        raise ConfigError(
-            f"{where} has {listed(sorted(known)) or 'nothing'}, but needs gpus, and step_s or examples_per_s"
-        )
-    gpus = known["gpus"]
-    if not gpus >= 1:
-        raise ConfigError(f"gpus is {gpus} in {where}, but must be a whole number of 1 or more")
-    batch = known.get("batch_per_gpu")
-    if batch is None:
-        batch = known["batch_size"] / gpus if "batch_size" in known else 1.0
-    step_s, rate = known.get("step_s"), known.get("examples_per_s")
-    is_in_seconds = step_s is not None or bool(_BATCHES & set(known))
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise ConfigError(f"examples_per_s of {told_gpus(gpus)} in {where} is {rate}, but must be above 0")
-    if step_s is None:
-        step_s = gpus * batch / rate
-    elif rate is not None and step_s > 0 and _BATCHES & set(known):
-        _check_units(gpus, batch, step_s, rate, where)
-    names = {each.name for each in fields(Cell)} - {"gpus", "step_s", "batch_per_gpu", "is_in_seconds"}
-    others = {key: value for key, value in known.items() if key in names}
-    return Cell(gpus=gpus, step_s=step_s, batch_per_gpu=batch, is_in_seconds=is_in_seconds, **others)
-
-
-def _is_absent(key: str, value: Any) -> bool:
-    """Whether a cell says nothing by this; tables in memory have NaN where a file has an empty place."""
-    is_nan = isinstance(value, float) and math.isnan(value)
-    return value is None or value == "" or (is_nan and key in _OPTIONAL)
-
-
-def _check_units(gpus: int, batch: float, step_s: float, rate: float, where: str) -> None:
-    factor = step_s * rate / (gpus * batch)
-    if 1 / _DISAGREEMENT <= factor <= _DISAGREEMENT:
-        return
-    hint = (
-        "step_s looks like milliseconds" if _UNITS[0] < factor < _UNITS[1] else "see which of them is right"
-    )
-    raise ConfigError(
-        f"{where}: {told_gpus(gpus)} with {batch:g} examples each in {step_s:g} s is "
-        f"{gpus * batch / step_s:.4g} examples a second, but examples_per_s says {rate:.4g}: {hint}"
-    )
-
-
-def cells_of(values: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
-    """Cells, or named values of them, as cells."""
-    found = list(values)
-    named = [each for each in found if isinstance(each, Mapping)]
-    without = [each for each in named if all(_is_absent(key, each.get(key)) for key in _BATCHES)]
-    if without and len(without) < len(named):
-        raise ConfigError(
-            f"{dict(without[0])} has no batch, but others have: give batch_per_gpu or batch_size for all"
-        )
-    return [each if isinstance(each, Cell) else cell_of(each) for each in found]
-
-
-def checked(cells: Iterable[Cell | Mapping[str, Any]], node: Node | None = None) -> list[Cell]:
+def checked(cells: Iterable[Cell], node: Node | None = None) -> list[Cell]:
     """Cells of one job on one machine in order of GPUs, each place once (the geometric mean of repeats).
 
     All of them know their nodes: those of which nobody said it fill nodes like `node`.
     """
-    found = cells_of(cells)
+    found = list(cells)
     if not found:
         raise ConfigError("there is no cell to judge by: measure some with `samestep scale`")
     check_one_origin(found)
@@ -210,7 +135,7 @@ def checked(cells: Iterable[Cell | Mapping[str, Any]], node: Node | None = None)
     merged = [_merged(alike) for _, alike in sorted(by_place.items())]
     for one, other in pairwise(merged):
         factor = other.gpu_s_per_example / one.gpu_s_per_example
-        if max(factor, 1 / factor) > _UNITS[0]:
+        if max(factor, 1 / factor) > _OTHER_UNIT:
             raise ConfigError(
                 f"step_s is {one.step_s:g} on {told_gpus(one.gpus)} and {other.step_s:g} on {other.gpus}: "
                 f"a factor of {max(factor, 1 / factor):.0f} an example; give all of them in seconds"

@@ -64,6 +64,8 @@ class Offer:
     is_range: bool = False
     """Whether it lies too far from what was measured to be recommended; `because` says how."""
     because: str = ""
+    with_cores_s: float | None = None
+    """Its step if the host had cores enough; None if it has, or if nobody knows."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
     """By name, what a projected step takes longer than its share of one GPU's."""
 
@@ -114,7 +116,7 @@ def offers_of(
         num_steps = run.num_examples * factor / batch_size
         beside_s = run.num_epochs * factor * overheads.epoch_at(row.gpus)
         # of the first row's GPUs, each counts as one
-        ideal_s = first.step_s * row.gpus * row.batch_per_gpu / first.batch_per_gpu
+        speedup, speedup_low, speedup_high = (first.gpus * each for each in row.speedup_over(first))
         projected = row if isinstance(row, ProjectedRow) else None
         found.append(
             Offer(
@@ -124,9 +126,9 @@ def offers_of(
                 step_s=row.step_s,
                 low_s=row.low_s,
                 high_s=row.high_s,
-                speedup=ideal_s / row.step_s,
-                speedup_low=ideal_s / row.high_s if row is not first else float(first.gpus),
-                speedup_high=ideal_s / row.low_s if row is not first else float(first.gpus),
+                speedup=speedup,
+                speedup_low=speedup_low,
+                speedup_high=speedup_high,
                 examples_factor=factor,
                 num_steps=num_steps,
                 wait=waits.at(row.gpus),
@@ -136,6 +138,7 @@ def offers_of(
                 train_high_s=num_steps * row.high_s + beside_s,
                 is_range=projected is not None and projected.is_range,
                 because="" if projected is None else projected.because,
+                with_cores_s=None if projected is None else projected.with_cores_s,
                 parts_s={} if projected is None else projected.parts_s,
             )
         )

@@ -5,8 +5,9 @@
 Knows no files, no queue and no price. From one world size alone nothing is projected.
 """
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from statistics import NormalDist
 from typing import Any, Literal
@@ -15,19 +16,22 @@ import numpy as np
 
 from samestep.advise import remarks
 from samestep.advise.calibration import Calibration, shipped
-from samestep.advise.cells import MOST_GPUS, Cell, cells_of, checked, places_of
+from samestep.advise.cells import MOST_GPUS, Cell, checked, places_of
 from samestep.advise.competition import FARTHEST, Competition
 from samestep.advise.host import FULL, host_findings, host_s
+from samestep.advise.named import cells_of
 from samestep.advise.next_cell import NextCell, candidates_for, next_cell
 from samestep.advise.nodes import Node, node_of
 from samestep.advise.parts import projected_parts, step_from_parts
-from samestep.advise.places import Floats, Places
+from samestep.advise.places import Places
 from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
 from samestep.errors import ConfigError
 from samestep.findings import Finding
 
 Rule = Literal["same", "grows"]
 RULES: tuple[Rule, ...] = ("same", "grows")
+_ROUNDED = 0.05
+"""Of a share: so much at most is lost where it is told as a whole number."""
 
 
 class Projection(list[Row]):
@@ -81,24 +85,25 @@ def project(
     if is_one_world and not worlds:  # who asks about what was measured is still told what to measure
         worlds, target = [2 * measured[-1].gpus], at([2 * measured[-1].gpus])
     cell = next_cell(calibration.learnt.experience, places, step_s, at(worlds), target) if worlds else None
-    rows: list[Row] = [_measured_row(cell, one) for cell in shown]
+    over = None if one is None else _measured_row(one)
+    rows: list[Row] = [_measured_row(cell) for cell in shown]
     new = [n for n in asked if n not in known]
     if is_one_world:
-        return Projection(rows, [*findings, *remarks.of_one_world(measured[0], cell)], cell)
+        said = [*findings, *remarks.of_one_world(measured[0], cell)]
+        return Projection(_with_speedups(rows, over), said, cell)
     if new:
-        projected, more = _projected(measured, at(new), node, one, calibration, level)
+        projected, more = _projected(measured, at(new), node, calibration, level)
         findings += more
         if any(row.is_range for row in projected):
             findings += remarks.of_range(cell)
         rows += projected
-    return Projection(sorted(rows, key=lambda row: row.gpus), findings, cell)
+    return Projection(_with_speedups(sorted(rows, key=lambda row: row.gpus), over), findings, cell)
 
 
 def _projected(
     cells: Sequence[Cell],
     asked: Places,
     node: Node,
-    one: Cell | None,
     calibration: Calibration,
     level: float,
 ) -> tuple[list[ProjectedRow], list[Finding]]:
@@ -126,13 +131,15 @@ def _projected(
     below, above = np.hypot(below, noise), np.hypot(above, noise)
     step, low_s, high_s = np.exp(log_s), np.exp(log_s - below), np.exp(log_s + above)
     findings = []
+    with_cores = step
     if needed_s is not None:
         findings = host_findings(asked, step, needed_s)
-        step, high_s = np.maximum(step, needed_s), np.maximum(high_s, needed_s)
+        # all cores busy all the time is the least that a step can take; ranks wait for cores before that
+        step, low_s = np.maximum(step, needed_s), np.maximum(low_s, needed_s)
+        high_s = np.maximum(high_s, np.where(step > with_cores, needed_s / FULL, 0.0))
     rows = []
     for index in range(len(asked)):
-        because = remarks.why_range(places, asked[[index]], FARTHEST)
-        speedup = _speedups(one, asked, index, (step[index], high_s[index], low_s[index]))
+        because = remarks.why_range(cells, asked[[index]], FARTHEST)
         rows.append(
             ProjectedRow(
                 gpus=int(asked.gpus[index]),
@@ -141,37 +148,35 @@ def _projected(
                 step_s=float(step[index]),
                 low_s=float(low_s[index]),
                 high_s=float(high_s[index]),
-                speedup=speedup[0],
-                speedup_low=speedup[1],
-                speedup_high=speedup[2],
                 level=level,
                 is_range=bool(because),
                 because=because,
+                with_cores_s=float(with_cores[index]) if step[index] > with_cores[index] else None,
                 parts_s={name: float(part[index]) for name, part in (parts or {}).items() if is_told[index]},
             )
         )
     return rows, findings
 
 
-def _speedups(
-    one: Cell | None, asked: Places, index: int, times: Sequence[Floats]
-) -> list[float] | list[None]:
+def _with_speedups(rows: Sequence[Row], one: MeasuredRow | None) -> list[Row]:
     if one is None:
-        return [None, None, None]
-    examples = float(asked.gpus[index] * asked.batch_per_gpu[index])
-    return [examples / float(seconds) / one.examples_per_s for seconds in times]
+        return list(rows)
+    found = []
+    for row in rows:
+        speedup, low, high = row.speedup_over(row if row == one else one)
+        found.append(replace(row, speedup=speedup, speedup_low=low, speedup_high=high))
+    return found
 
 
-def _measured_row(cell: Cell, one: Cell | None) -> MeasuredRow:
-    low_s = min(cell.step_low_s or cell.step_s, cell.step_s)
-    high_s = max(cell.step_high_s or cell.step_s, cell.step_s)
-    rates = [cell.batch_size / seconds for seconds in (cell.step_s, high_s, low_s)]
-    speedup = [None] * 3 if one is None else [rate / one.examples_per_s for rate in rates]
+def _measured_row(cell: Cell) -> MeasuredRow:
     return MeasuredRow(
-        gpus=cell.gpus, nodes=cell.num_nodes, batch_per_gpu=cell.batch_per_gpu,
-        step_s=cell.step_s, low_s=low_s, high_s=high_s,
-        speedup=speedup[0], speedup_low=speedup[1], speedup_high=speedup[2],
-    )  # fmt: skip
+        gpus=cell.gpus,
+        nodes=cell.num_nodes,
+        batch_per_gpu=cell.batch_per_gpu,
+        step_s=cell.step_s,
+        low_s=min(cell.step_low_s or cell.step_s, cell.step_s),
+        high_s=max(cell.step_high_s or cell.step_s, cell.step_s),
+    )
 
 
 def _asked(to: int | Sequence[int]) -> list[int]:
@@ -191,20 +196,25 @@ def _rule(cells: Sequence[Cell], batch: Rule | None) -> Rule:
     """As asked, or as most cells did; of equally many, the same training."""
     if batch is not None:
         return batch
-    most = {rule: max(Counter(_batch(cell, rule) for cell in cells).values()) for rule in RULES}
+    most = {rule: len(_of_one_batch(cells, rule)) for rule in RULES}
     return "grows" if most["grows"] > most["same"] or len(cells) == 1 else "same"
 
 
 def _of_one_batch(cells: Sequence[Cell], rule: Rule) -> list[Cell]:
     """Those whose batch most cells have, of the largest if there are several such."""
-    counts = Counter(_batch(cell, rule) for cell in cells)
-    chosen = max(counts, key=lambda value: (counts[value], value))
-    return [cell for cell in cells if _batch(cell, rule) == chosen]
+    batches = {cell.batch_size if rule == "same" else cell.batch_per_gpu for cell in cells}
+    groups = [[cell for cell in cells if _has_batch(cell, rule, batch)] for batch in sorted(batches)]
+    return max(reversed(groups), key=len)
 
 
-def _batch(cell: Cell, rule: Rule) -> float:
-    """What stays under a rule; shares of a batch are rounded numbers."""
-    return round(cell.batch_size if rule == "same" else cell.batch_per_gpu, 6)
+def _has_batch(cell: Cell, rule: Rule, batch: float) -> bool:
+    """Whether that is what stays under a rule; a share may be told as a whole number: 21 of 64 on 3 GPUs."""
+    if rule == "grows":
+        return math.isclose(cell.batch_per_gpu, batch, rel_tol=1e-6)
+    share = batch / cell.gpus
+    off = abs(cell.batch_per_gpu - share)
+    is_rounded = cell.batch_per_gpu == round(cell.batch_per_gpu) and off < 1 and off < _ROUNDED * share
+    return math.isclose(cell.batch_per_gpu, share, rel_tol=1e-6) or is_rounded
 
 
 def _turns(cells: Sequence[Cell], reference: Cell, batch_per_gpu: Sequence[float]) -> list[float]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from samestep.advise.cells import Cell, cell_of
+from samestep.advise.cells import Cell
+from samestep.advise.named import cell_of
 from samestep.advise.sheet import NUMBERS, WHOLE, read_csv
 from samestep.errors import RecordError
 from samestep.record import read_json

@@ -6,6 +6,7 @@ from itertools import pairwise
 from samestep.advise.cells import Cell
 from samestep.advise.next_cell import NUM_STEPS, NextCell
 from samestep.advise.places import Places
+from samestep.advise.words import gpus as told_gpus
 from samestep.findings import Finding
 
 _BETTER = 0.05
@@ -141,25 +142,41 @@ def of_range(then: NextCell | None) -> list[Finding]:
     ]
 
 
-def why_range(places: Places, asked: Places, farthest: int) -> str:
-    """What makes one place too far from those measured; empty if it is not."""
-    most = int(places.gpus.max())
-    if asked.nodes[0] > 1 and places.nodes.max() == 1:
+def why_range(cells: Sequence[Cell], asked: Places, farthest: int) -> str:
+    """What makes one place too far from those measured; empty if it is not.
+
+    Where no world gained anything, none is known that does: laws say that some will, and those who measured a
+    full host, or a slow disk, would wait for it in vain.
+    """
+    most = max(cell.gpus for cell in cells)
+    if asked.nodes[0] > 1 and all(cell.num_nodes == 1 for cell in cells):
         return f"{int(asked.nodes[0])} nodes, and only one was measured"
     if asked.gpus[0] > farthest * most:
         return f"more than {farthest} times the {most} GPUs that were measured"
+    fewest = [cell for cell in cells if cell.gpus == cells[0].gpus]
+    gains = [
+        cell.examples_per_s / max(each.examples_per_s for each in fewest)
+        for cell in cells
+        if cell.gpus > fewest[0].gpus
+    ]
+    if asked.gpus[0] > most and max(gains, default=_GAIN[1]) < _GAIN[1]:
+        return f"up to {most}, more GPUs gained nothing"
     return ""
 
 
 def _measure(cell: NextCell) -> str:
     nodes = f" on {cell.nodes} nodes" if cell.nodes > 1 else ""
+    # of one example each nobody spoke: no batch was said
+    batch = f" with {cell.batch_per_gpu:g} examples each" if cell.batch_per_gpu != 1 else ""
     return (
-        f"Measure {cell.gpus} GPU{'s' if cell.gpus > 1 else ''}{nodes} with {cell.batch_per_gpu:g} examples "
-        f"each ({NUM_STEPS} steps, about {_duration(cell.takes_s)} and the start)"
+        f"Measure {told_gpus(cell.gpus)}{nodes}{batch} "
+        f"({NUM_STEPS} steps, about {_duration(cell.takes_s)} and the start)"
     )
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return "a second"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,5 +1,6 @@
 """Rows: what is said of each number of GPUs. What was measured and what is projected are different types."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +38,15 @@ class Row:
     def examples_per_s(self) -> float:
         return self.gpus * self.batch_per_gpu / self.step_s
 
+    def speedup_over(self, one: "Row") -> tuple[float, float, float]:
+        """Of examples a second, with its interval: no surer than what it is over; over itself exactly 1."""
+        speedup = self.examples_per_s / one.examples_per_s
+        if self is one:
+            return speedup, speedup, speedup
+        below = math.hypot(math.log(self.high_s / self.step_s), math.log(one.step_s / one.low_s))
+        above = math.hypot(math.log(self.step_s / self.low_s), math.log(one.high_s / one.step_s))
+        return speedup, speedup * math.exp(-below), speedup * math.exp(above)
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind} | asdict(self) | {"efficiency": self.efficiency}
 
@@ -62,5 +72,7 @@ class ProjectedRow(Row):
     """How often the interval holds the truth."""
     is_range: bool = False
     because: str = ""
+    with_cores_s: float | None = None
+    """The step if the host had cores enough; None if it has, or if nobody knows."""
     parts_s: dict[str, float] = field(default_factory=dict)
     """By name, what the step is projected to take longer than the same share of one GPU's step."""

@@ -6,30 +6,23 @@
     machine, device, gpu, hardware …                 any of these tells machines apart
 
 Commas, semicolons or tabs stand between columns; but between commas, numbers may have a decimal comma. Other
-columns are not looked at.
+columns are not looked at; a batch by another name is refused, since without it all would be another job.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from samestep.advise.cells import Cell, cell_of
+from samestep.advise.cells import Cell
+from samestep.advise.named import BATCHES, TELLING, TIMES, cell_of, check_batch_grows, check_batch_names
 from samestep.errors import ConfigError, RecordError, listed
 
 WHOLE = ("gpus", "nodes", "gpus_per_node", "accumulate")
 NUMBERS = ("batch_per_gpu", "batch_size", "step_s", "examples_per_s", "step_low_s", "step_high_s",
            "cpu_utilisation")  # fmt: skip
-_TIMES = ("step_s", "step_ms", "examples_per_s")
-_BATCHES = ("batch_per_gpu", "batch_size")
-_TELLING = {
-    "job": ("job", "model", "network", "program", "script", "target", "task", "dataset", "precision"),
-    "machine": ("machine", "hardware", "device", "gpu", "gpu_model", "gpu_type", "instance", "partition"),
-}
-_KNOWN = {*WHOLE, *NUMBERS, *_TIMES, *(name for names in _TELLING.values() for name in names)}
+_KNOWN = {*WHOLE, *NUMBERS, *TIMES, *(name for names in TELLING.values() for name in names)}
 _BETWEEN = (",", ";", "\t")
-_SHORTER = 0.8
-"""Of a step with the same batch a GPU: no superlinear speedup is as good as this."""
 
 
 def read_csv(path: Path) -> list[Cell]:
@@ -44,7 +37,7 @@ def read_csv(path: Path) -> list[Cell]:
     except (OSError, csv.Error) as error:
         raise RecordError(f"{path} cannot be read as a CSV ({error})") from error
     names = [_name(column) for column in header]
-    if "gpus" not in names or not set(_TIMES) & set(names):
+    if "gpus" not in names or not set(TIMES) & set(names):
         told = listed([column.strip() for column in header if column.strip()]) or "none"
         raise ConfigError(
             f"{path.name} has the columns: {told}. It needs gpus, and one of step_s, step_ms and "
@@ -53,13 +46,14 @@ def read_csv(path: Path) -> list[Cell]:
     twice = sorted({name for name in names if name in _KNOWN and names.count(name) > 1})
     if twice:
         raise ConfigError(f"{path.name} has the column {twice[0]} more than once: keep one of them.")
+    check_batch_names(names, path.name)
     for number, line in enumerate(lines, start=2):
         if any(text.strip() for text in line[len(names) :]):
             raise ConfigError(
                 f"{path.name}, line {number} has {len(line)} values for {len(names)} columns: if numbers "
                 "have a decimal comma, put semicolons between columns."
             )
-    has_batch = bool(set(_BATCHES) & set(names))
+    has_batch = bool(set(BATCHES) & set(names))
     found = [
         _cell(
             f"{path.name}, line {number}", dict(zip(names, line, strict=False)), between, has_batch=has_batch
@@ -70,20 +64,8 @@ def read_csv(path: Path) -> list[Cell]:
     if not found:
         raise ConfigError(f"{path.name} has a first line and no other: add one for each number of GPUs")
     if not has_batch and "examples_per_s" not in names:
-        _check_batch(path.name, found)
+        check_batch_grows(found, path.name)
     return found
-
-
-def _check_batch(name: str, cells: Sequence[Cell]) -> None:
-    """Refuse steps that are much shorter on more GPUs, where nobody said the batch: it cannot have grown."""
-    first = min(cells, key=lambda cell: cell.gpus)
-    shorter = [cell for cell in cells if cell.step_s < _SHORTER * first.step_s and cell.gpus > first.gpus]
-    if shorter:
-        raise ConfigError(
-            f"{name} has no batch, and a step takes {first.step_s:g} s on {first.gpus} GPU"
-            f"{'s' * (first.gpus > 1)} and {shorter[0].step_s:g} s on {shorter[0].gpus}: add the column "
-            "batch_size, or batch_per_gpu, so that it is known how many examples that is"
-        )
 
 
 def _num_known(text: str, between: str) -> int:
@@ -97,17 +79,13 @@ def _name(column: str) -> str:
 
 def _cell(where: str, line: Mapping[str, str], between: str, *, has_batch: bool) -> Cell:
     given = {name: text.strip() for name, text in line.items() if name in _KNOWN and text.strip()}
+    numbers = {*WHOLE, *NUMBERS, *TIMES}
     values: dict[str, Any] = {
-        what: ", ".join(given[name] for name in names if name in given) for what, names in _TELLING.items()
+        name: _number(where, name, text, between) if name in numbers else text for name, text in given.items()
     }
-    for name in (*WHOLE, *NUMBERS, "step_ms"):
-        if name in given:
-            values[name] = _number(where, name, given[name], between)
-    if "step_ms" in values:
-        values.setdefault("step_s", values["step_ms"] / 1000)
-    needed = {"gpus": ("gpus",), "a time (step_s or examples_per_s)": _TIMES}
+    needed = {"gpus": ("gpus",), "a time (step_s or examples_per_s)": TIMES}
     if has_batch:
-        needed |= {"a batch (batch_per_gpu or batch_size)": _BATCHES}
+        needed |= {"a batch (batch_per_gpu or batch_size)": BATCHES}
     missing = [what for what, names in needed.items() if not set(names) & set(values)]
     if missing:
         raise ConfigError(f"{where} lacks {listed(missing)}: fill it in, or leave the line out")

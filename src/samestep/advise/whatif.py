@@ -6,7 +6,7 @@ the GPUs on which the part was measured. A bigger batch is counted by the projec
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from samestep.advise.context import Bars, Context
@@ -17,6 +17,9 @@ from samestep.advise.words import percent, told
 
 LEAST = 0.01
 """Of a step; what would save less is not worth a sentence."""
+
+_HALF = 0.495
+"""What is told as 50 % is half."""
 
 _REMEDIES: Mapping[str, tuple[str, str]] = {
     "input pipeline": ("faster input", "input that is always there in time"),
@@ -63,18 +66,23 @@ class WhatIf:
 
 def what_ifs(context: Context, offers: Sequence[Offer], grown: Sequence[Offer], taken: Offer) -> list[WhatIf]:
     """Those that save something, the most first; `grown` are offers of a batch that grows with the GPUs."""
-    found = list(_bigger_batch(context, offers, grown, taken))
+    found = [*_bigger_batch(context, offers, grown, taken), *_more_cores(offers)]
     bars = context.bars_at(taken.gpus)
     offer = next((each for each in offers if bars is not None and each.gpus == bars.gpus), None)
     if bars is not None and offer is not None:
         found += [
             _without(bars, name, offer) for name in _REMEDIES if bars.seconds(name) > LEAST * bars.measured_s
         ]
-    return sorted((each for each in found if each.saved > LEAST), key=lambda each: -each.saved)
+    most: dict[str, WhatIf] = {}
+    for each in sorted(found, key=lambda each: each.saved):
+        most[each.name] = each
+    return sorted((each for each in most.values() if each.saved > LEAST), key=lambda each: -each.saved)
 
 
 def _cost_at(context: Context, offer: Offer) -> str:
     """What takes most of the time that is missing, as the subject of a sentence; empty if it is not known."""
+    if offer.with_cores_s is not None:
+        return _COSTS["sharing the host"]
     if offer.parts_s:
         name = max(offer.parts_s, key=lambda part: offer.parts_s[part])
         return _COSTS.get(name, "") if offer.parts_s[name] > 0 else ""
@@ -84,15 +92,21 @@ def _cost_at(context: Context, offer: Offer) -> str:
 
 
 def limit(context: Context, offers: Sequence[Offer]) -> str:
-    """From where on more GPUs do not pay, and why, in a sentence."""
+    """From where on more GPUs do not pay, and why, in a sentence; of ranges nothing is said."""
+    all_offers, offers = offers, [offer for offer in offers if not offer.is_range]
     quickest = min(offers, key=lambda offer: (offer.train_s, offer.gpus))
     slower = [offer for offer in offers if offer.gpus > quickest.gpus]
     if slower:
         cost = _cost_at(context, slower[0])
-        why = f"{cost} costs more than is gained" if cost else "further GPUs make training longer"
-        return f"From {told_gpus(slower[0].gpus)} on, {why}."
+        times = [offer.train_s for offer in all_offers if offer.gpus >= quickest.gpus]
+        if all(before < after for before, after in pairwise(times)):
+            why = f"{cost} costs more than is gained" if cost else "further GPUs make training longer"
+            return f"From {told_gpus(slower[0].gpus)} on, {why}."
+        most = f"Up to {told_gpus(slower[-1].gpus)}, no" if len(offers) < len(all_offers) else "No"
+        tail = f": {cost} costs what others gain" if cost else ""
+        return f"{most} number is quicker than {quickest.gpus}{tail}."
     # those after which no other is better: times may rise and fall
-    wasted = list(takewhile(lambda offer: offer.efficiency < 0.5, reversed(offers)))
+    wasted = list(takewhile(lambda offer: offer.efficiency < _HALF, reversed(offers)))
     if wasted:
         cost = _cost_at(context, wasted[-1])
         tail = f", most of it in {cost}" if cost else ""
@@ -106,10 +120,22 @@ def limit(context: Context, offers: Sequence[Offer]) -> str:
     return f"Up to {told_gpus(last.gpus)}, at least {used} of each GPU's time is used{tail}."
 
 
+def _more_cores(offers: Sequence[Offer]) -> Iterator[WhatIf]:
+    """On the fewest GPUs for which the host has too few."""
+    offer = next((each for each in offers if each.with_cores_s is not None and not each.is_range), None)
+    if offer is None or offer.with_cores_s is None:
+        return
+    saved_s = offer.num_steps * (offer.step_s - offer.with_cores_s)
+    yield _saving("sharing the host", offer, saved_s)
+
+
 def _without(bars: Bars, name: str, offer: Offer) -> WhatIf:
     """Without a bar, of which the run has as much of its time as the measured step has."""
+    return _saving(name, offer, offer.train_s * bars.seconds(name) / bars.measured_s)
+
+
+def _saving(name: str, offer: Offer, saved_s: float) -> WhatIf:
     slug, remedy = _REMEDIES[name]
-    saved_s = offer.train_s * bars.seconds(name) / bars.measured_s
     then_s = offer.train_s - saved_s
     return WhatIf(
         name=slug,
