@@ -119,6 +119,21 @@ def test_a_rank_without_examples_keeps_the_others_company_and_counts_for_nothing
     assert code == 1 and "batch-grows-with-world" in err
 
 
+def test_a_bias_that_the_norm_after_it_takes_away_is_no_difference(verify, monkeypatch):
+    """Its gradient is rounding, of which Adam makes full steps; the running mean has them."""
+    norm = (
+        OWN_LOOP.replace("randn(17", "randn(24")
+        .replace("Tanh()", "BatchNorm1d(3)")
+        .replace("SGD(model.parameters(), 0.1)", "AdamW(model.parameters(), 0.01)")
+    )
+    code, out, _ = verify(norm)
+    assert code == 0 and out.startswith("equal")
+    # the control: it is this that is allowed for
+    monkeypatch.setattr("samestep.verify.comparison._PASSED_ON", 0.0)
+    code, _, err = verify(norm, "--out", "strict")
+    assert code == 1 and "running_mean" in err
+
+
 def test_a_crash_in_one_world_only(verify):
     crash = 'if size == 2 and rank == 1: raise KeyError("label")'
     code, out, err = verify(TRAIN.replace("CRASH", crash), "--json")

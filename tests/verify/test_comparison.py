@@ -170,6 +170,39 @@ class TestSilentGradients:
         assert not found.is_different
         assert found.growth == 1.0
 
+    @staticmethod
+    def shifted(by, first):
+        """Running means that are off on several ranks, from a step on."""
+
+        def edit(each, rank, size):
+            is_mean = isinstance(each, State) and each.role == "buffer" and size > 1 and each.step >= first
+            if not is_mean or "float" not in each.summary.dtype:
+                return each
+            told = each.summary
+            numbers = {key: getattr(told, key) + by for key in ("mean", "rms", "max_abs")}
+            return replace(each, summary=replace(told, print="other", **numbers))
+
+        return edit
+
+    def test_running_means_may_have_the_shift_that_the_norm_takes_away(self, tmp_path):
+        """The bias is 0.1 off from the first update on: what the next forward pass sees is."""
+        tiny = Tiny(out=tmp_path, norm="global", edit=all_of(self.edit(1e-8), self.shifted(0.05, 2)))
+        assert not compared(tiny).is_different
+
+    @pytest.mark.parametrize(
+        ("by", "first", "step"),
+        [(0.05, 1, 1), (0.9, 2, 2)],
+        ids=["before anything was updated", "by more than that"],
+    )
+    def test_but_no_other(self, tmp_path, by, first, step):
+        tiny = Tiny(out=tmp_path, norm="global", edit=all_of(self.edit(1e-8), self.shifted(by, first)))
+        found = compared(tiny).first
+        assert (found.quantity, found.step) == ("buffer", step)
+
+    def test_nor_without_such_a_bias(self, tmp_path):
+        found = compared(Tiny(out=tmp_path, norm="global", edit=self.shifted(0.05, 2))).first
+        assert (found.quantity, found.step) == ("buffer", 2)
+
     def test_those_that_mean_something_are_not(self, tmp_path):
         assert compared(Tiny(out=tmp_path, edit=self.edit(1e-2))).first.name == "fc.bias"
 
