@@ -64,6 +64,17 @@ class TestRefused:
         assert "A step has 64 examples on 2 GPUs and 32 on one, where 32 were due" in reason
         assert "--weak" in reason
 
+    def test_epochs_that_end_with_a_small_batch(self):
+        """All blocks of one GPU have one in them, those of two GPUs are shorter, and not all have."""
+        facts = {
+            1: {"rank_examples": (30.0,), "examples_between": (30.0, 30.2)},
+            2: {"rank_examples": (16.0, 16.0), "examples_between": (28.5, 32.0)},
+        }
+        assert result(Job(facts=facts)).cells[1].status == "measured"
+        # the control: blocks that never have as few
+        facts[2]["examples_between"] = (31.5, 32.0)
+        is_refused(result(Job(facts=facts)), "other-examples")
+
     def test_a_batch_that_should_have_grown(self):
         sweep = Sweep(worlds=(1, 2), batches=(32,), is_weak=True)
         facts = {2: {"rank_examples": (16.0, 16.0)}}

@@ -121,6 +121,12 @@ def facts(
         precisions=tuple(rank.precision for rank in ranks),
         rank_step_s=tuple(float(mean) for mean in times.kept_s.mean(axis=1)),
         rank_examples=tuple(e for e in examples if e is not None) if None not in examples else None,
+        examples_between=(
+            sum(min(rank.block_examples) for rank in ranks),
+            sum(max(rank.block_examples) for rank in ranks),
+        )
+        if None not in examples
+        else None,
         phases_s={
             phase: sum(rank.phase_s(phase) for rank in ranks) / len(ranks)
             for phase in sorted({phase for rank in ranks for phase in rank.phases})
@@ -209,13 +215,19 @@ class _RankRows:
         return sum(is_synchronised_norm(kind) for _, _, kind in names)
 
     @property
+    def block_examples(self) -> list[float]:
+        """Of a step, by block, where they were counted."""
+        return [
+            block.num_examples / block.num_steps for block in self.blocks if block.num_examples is not None
+        ]
+
+    @property
     def examples_per_step(self) -> float | None:
-        counts = [(block.num_examples, block.num_steps) for block in self.blocks]
-        known = [count / steps for count, steps in counts if count is not None]
+        known = self.block_examples
         if not any(known):
             return None  # it trains on what no loader handed out, so that nobody counted
         # the last batch of an epoch may be smaller: that is no other batch size
-        return float(np.median(known)) if len(known) == len(counts) else None
+        return float(np.median(known)) if len(known) == len(self.blocks) else None
 
     @property
     def waits_per_step(self) -> float | None:

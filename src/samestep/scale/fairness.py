@@ -129,7 +129,7 @@ def other_threads(compared: Compared) -> Iterator[Mark]:
 
 def other_examples(compared: Compared) -> Iterator[Mark]:
     """Steps of more or fewer examples than one GPU's."""
-    counts: dict[int, list[float]] = {}
+    counts: dict[int, list[Facts]] = {}
     for run, facts in compared.facts:
         if facts.examples_per_step is None:
             yield compared.mark(
@@ -138,13 +138,20 @@ def other_examples(compared: Compared) -> Iterator[Mark]:
                 "many; use a torch DataLoader to have them counted.",
             )
             return
-        counts.setdefault(run.variant.gpus, []).append(facts.examples_per_step)
+        counts.setdefault(run.variant.gpus, []).append(facts)
     cell, reference = compared.comparison.cell, compared.comparison.reference
     if cell.gpus == 1 or {1, cell.gpus} - counts.keys():
         return
     due = cell.batch_size / reference.batch_size
-    one, many = (_middle(counts[size]) for size in (1, cell.gpus))
-    if one <= 0 or abs(many / (one * due) - 1) > EXAMPLES_APART:
+    one, many = (_middle([each.examples_per_step or 0.0 for each in counts[size]]) for size in (1, cell.gpus))
+    # blocks of steps have the small batches that epochs end with, some more of them and some fewer
+    (one_least, one_most), (least, most) = (
+        (min(each.least_examples for each in counts[size]), max(each.most_examples for each in counts[size]))
+        for size in (1, cell.gpus)
+    )
+    is_more = least > one_most * due * (1 + EXAMPLES_APART)
+    is_less = most < one_least * due * (1 - EXAMPLES_APART)
+    if one <= 0 or is_more or is_less:
         yield compared.mark(
             "other-examples",
             f"A step has {_told(many)} examples on {cell.gpus} GPUs and {_told(one)} on one, where "

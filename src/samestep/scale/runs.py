@@ -66,6 +66,8 @@ class Facts:
     """Mean time of a step."""
     rank_examples: tuple[float, ...] | None
     """Examples of a step, the median over blocks."""
+    examples_between: tuple[float, float] | None = None
+    """Over all ranks, of the block with fewest and of that with most: epochs end with a smaller batch."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
     """Of a step, the mean over ranks."""
     evaluation_s: float = 0.0
@@ -92,6 +94,14 @@ class Facts:
     def examples_per_step(self) -> float | None:
         """Over all ranks."""
         return None if self.rank_examples is None else sum(self.rank_examples)
+
+    @property
+    def least_examples(self) -> float:
+        return self.examples_between[0] if self.examples_between else self.examples_per_step or 0.0
+
+    @property
+    def most_examples(self) -> float:
+        return self.examples_between[1] if self.examples_between else self.examples_per_step or 0.0
 
     @property
     def is_on_host(self) -> bool:
