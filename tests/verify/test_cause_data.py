@@ -211,6 +211,17 @@ class TestEpochNotSet:
         assert finding.evidence["first_indices"] == one_order(1, 24, 1)[:4] + one_order(1, 24, 1)[8:12]
         assert finding.evidence["where"] == "train.py:10"
 
+    def test_a_second_pass_that_is_not_over_tells_as_well(self, tmp_path):
+        """Of steps that are not written in full there are some batches only: they are compared by place."""
+        later = [2]  # of the second pass, the batch in the middle was not written down
+
+        def edit(each, rank, size):
+            return None if isinstance(each, Batch) and each.number == 2 and each.batch in later else each
+
+        assert told(epoch_not_set, Tiny(out=tmp_path, order=one_order, edit=edit).evidence())
+        later.extend(range(100))
+        assert told(epoch_not_set, Tiny(out=tmp_path / "none", order=one_order, edit=edit).evidence()) is None
+
     @pytest.mark.parametrize(
         "settings",
         [

@@ -321,7 +321,8 @@ def _compare_inputs(found: Comparison, reference: Trace, candidate: Trace, numbe
                 Difference(
                     step=number, quantity="examples", name="the global batch", ranks=tuple(candidate.ranks),
                     size=float(max(extra.total(), missing.total())), tolerance=0.0,
-                    reference=f"{ours.total()} examples", candidate=f"{theirs.total()} examples",
+                    reference=f"{ours.total()} examples",
+                    candidate=f"{theirs.total()} examples, {extra.total()} of them others",
                 )
             )  # fmt: skip
             _note(found, "examples", number, "different")

@@ -121,19 +121,19 @@ def epoch_not_set(evidence: Evidence) -> Iterator[Finding]:
             passes = [p for p in trace.passes if p.loader == number and p.number in trained]
             if len(passes) < 2 or not loader.has_set_epoch:
                 continue
-            orders = [
-                [
-                    i
+            # by their places: after the steps that are written in full, only some batches are
+            one, other = (
+                {
+                    b.batch: b.indices or ()
                     for b in trace.batches
                     if (b.loader, b.number) == (number, p.number)
-                    for i in b.indices or ()
-                ]
+                }
                 for p in passes[:2]
-            ]
-            length = min(len(order) for order in orders)
-            first, second = (order[:length] for order in orders)
+            )
+            common = sorted(one.keys() & other.keys())
+            first, second = ([i for place in common for i in of[place]] for of in (one, other))
             stuck = passes[0].sampler_settings.get("epoch") == passes[1].sampler_settings.get("epoch")
-            if length > 2 and first == second and first != sorted(first) and stuck:
+            if len(first) > 2 and first == second and first != sorted(first) and stuck:
                 yield Finding(
                     cause="epoch-not-set",
                     message=f"Pass 2 has the examples in the order of pass 1: {loader.sampler} shuffles by "
