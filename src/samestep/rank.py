@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from samestep import phase
 from samestep.errors import SamestepError
+from samestep.findings import Finding
 from samestep.launch import stack
 from samestep.launch.failure import RankError
 from samestep.launch.job import Job
@@ -102,7 +103,7 @@ def _do(job: Job, folder: Path, rank: int) -> None:
     event = "restarted" if restarts else "resumed" if job.resume else "started"
     record.event(event, world_size=size, mode=job.mode)
     try:
-        result = _run_script(job) if job.command == "script" else _run_task(job, folder, record)
+        result = _run_script(job, record) if job.command == "script" else _run_task(job, folder, record)
         from samestep.train import stop
 
         ending = {
@@ -143,7 +144,7 @@ def _run_task(job: Job, folder: Path, record: RecordWriter) -> dict[str, Any]:
     return dict(predict_checkpoint(task, world, folder, job.checkpoint, job.data))
 
 
-def _run_script(job: Job) -> dict[str, Any]:
+def _run_script(job: Job, record: RecordWriter) -> dict[str, Any]:
     """Run a user's script in this process as `python` would; what it leaves in its globals is freed."""
     try:
         if job.script[0] == "-m":
@@ -157,9 +158,39 @@ def _run_script(job: Job) -> dict[str, Any]:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-    # a script that never asked for a world, or has left it, does not say how many steps it made
+    if not _was_joined(job):
+        finding = _not_joined(int(os.environ.get("WORLD_SIZE", "1")))
+        record.finding(finding)
+        return {"findings": [finding.to_json()]}
+    # a script that has left its world does not say how many steps it made
     num_steps = getattr(_world(), "num_steps", 0)
     return {"steps": num_steps} if num_steps else {}
+
+
+def _was_joined(job: Job) -> bool:
+    """Whether a script of several ranks called `init`, or has a process group of its own.
+
+    One that it has left again leaves no trace in torch: then the script's own words tell.
+    """
+    world_module, dist = sys.modules.get("samestep.world"), sys.modules.get("torch.distributed")
+    if os.environ.get("WORLD_SIZE", "1") == "1" or (world_module is not None and world_module.was_entered()):
+        return True
+    if dist is None or not dist.is_available():
+        return False
+    path = Path(job.script[0])
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return dist.is_initialized() or "init_process_group" in text
+
+
+def _not_joined(size: int) -> Finding:
+    return Finding(
+        cause="world-not-joined",
+        message=f"The script never called samestep.init(). Unless it joined its ranks by itself, each of the "
+        f"{size} trained alone, on all examples.",
+        evidence={"world_size": size},
+        fix="call samestep.init() and train with what it returns; `samestep verify` tells what ranks have in "
+        "common in a script that uses torch.distributed itself",
+    )
 
 
 def _world() -> Any:

@@ -287,6 +287,12 @@ class World:
 
 
 _current: World | None = None
+_was_entered = False
+
+
+def was_entered() -> bool:
+    """Whether this process ever joined a world, also if it has left it."""
+    return _was_entered
 
 
 def current() -> World | None:
@@ -296,8 +302,8 @@ def current() -> World | None:
 
 def enter(world: World) -> None:
     """Make `world` the current one of this process."""
-    global _current
-    _current = world
+    global _current, _was_entered
+    _current, _was_entered = world, True
 
 
 @dataclass(frozen=True, kw_only=True)

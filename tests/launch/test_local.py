@@ -13,7 +13,7 @@ import pytest
 from samestep.launch import voices
 from samestep.launch.job import Job
 from samestep.launch.local import launch
-from samestep.record import rank_folder, read_json
+from samestep.record import Record, rank_folder, read_json
 
 SPEAK = """
 import os, sys
@@ -117,6 +117,30 @@ def test_ranks_are_heard_as_one_voice_where_they_agree(tmp_path, monkeypatch):
         "end",
     ])  # fmt: skip
     assert b"caf\xe9" in (rank_folder(tmp_path / "run", 1) / "stdout.log").read_bytes()
+
+
+JOINED = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "causes"),
+    [
+        ("print(1)", 2, ["world-not-joined"]),
+        ("print(1)", 1, []),
+        ("import samestep; world = samestep.init(); world.close()", 2, []),
+        (JOINED, 2, []),
+    ],
+    ids=["alone", "one rank", "init", "a group of its own"],
+)
+def test_a_script_that_never_joins_its_ranks_is_told(tmp_path, text, gpus, causes):
+    outcome, _ = run(tmp_path, text, gpus=gpus)
+    assert outcome.status == "finished"
+    assert [finding["cause"] for finding in outcome.result.get("findings", [])] == causes
+    assert [finding["cause"] for finding in Record.read(outcome.out).findings()] == causes
 
 
 def test_an_exception_is_told_once_with_the_users_line(tmp_path):
