@@ -148,6 +148,21 @@ def test_what_cannot_be_answered_is_said_with_exit_code_2(samestep, words, reaso
     assert (code, out) == (2, "") and reason in " ".join(err.split()) and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["train", "nowhere.py"], ["verify", "nowhere.py"], ["scale", "nowhere.py"], ["advise", "nowhere.csv"],
+     ["report", "nowhere"], ["jobs", "nowhere"]],
+)  # fmt: skip
+def test_for_machines_a_refusal_is_an_object(samestep, words):
+    code, out, err = samestep(*words, "--json")
+    assert code == 2
+    sentence = json.loads(out)["error"]
+    assert "nowhere" in sentence and sentence.split()[0] in err
+    # the word of a script is not ours
+    code, out, _ = samestep("train", "--out", "none", "--resume", "--", "python", "x.py", "--json")
+    assert (code, out) == (2, "")
+
+
 def test_a_finished_run_is_not_overwritten(samestep, tmp_path):
     (tmp_path / "o").mkdir()
     (tmp_path / "o" / "job.json").write_text("{}")

@@ -11,11 +11,13 @@
     └── RecordError       a folder holds no record, or one that cannot be read
 
 The message of each is one or two sentences for the user: what was asked (with its value), what is true
-(with its value), and what to do. The command line prints it as it is and ends with exit code 2, without a
-traceback. Anything else that escapes is either the user's own exception or a defect of Samestep.
+(with its value), and what to do. The command line prints it as it is (with `--json`, as an object with an
+`error`) and ends with exit code 2, without a traceback. Anything else that escapes is either the user's own
+exception or a defect of Samestep.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "CheckpointError",
@@ -33,6 +35,10 @@ __all__ = [
 
 class SamestepError(Exception):
     """Root of what Samestep refuses; the message is meant for the user."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints instead of an answer."""
+        return {"error": str(self)}
 
 
 class TargetError(SamestepError):

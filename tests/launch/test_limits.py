@@ -44,3 +44,5 @@ def test_what_a_run_was_told_is_known_when_it_is_resumed(tmp_path):
     assert (resumed.mode, resumed.shards, resumed.allow_drift, resumed.threads) == ("bitwise", 4, True, 2)
     assert resumed.is_finished and resumed.num_steps == 7
     assert resumed.with_overrides(["x=3", "y=1"]) == ("lr=1", "x=3", "y=1")
+    assert resumed.changed_by(["lr=1", "x=3", "y=1", "epochs=9"]) == ("x=3", "y=1")
+    assert Resumed().changed_by(["x=3"]) == ()

@@ -45,7 +45,7 @@ class OneWorld(SamestepError):
         self.next_cell = asked.next_cell
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        return super().to_json() | {
             "recommended_gpus": None,
             "reason": str(self),
             "rows": [],

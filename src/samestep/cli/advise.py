@@ -76,7 +76,7 @@ def advise(
     A table is a CSV with the columns gpus, batch_per_gpu, and step_s, step_ms or examples_per_s; nodes if
     there are several.
     """
-    from samestep.advise.advice import OneWorld, Question
+    from samestep.advise.advice import Question
     from samestep.advise.advice import advise as advice_of
     from samestep.advise.cells import checked
     from samestep.advise.cluster import read_cluster
@@ -104,12 +104,7 @@ def advise(
         gpus_per_node=gpus_per_node,
     )
     context = read_context(folders)
-    try:
-        advice = advice_of(cells, context, question)
-    except OneWorld as error:
-        if as_json:
-            show.answer(error.to_json())
-        raise
+    advice = advice_of(cells, context, question)
     simulated = None
     if spec is not None:
         gradients = gradient_bytes_in(folders) if num_bytes is None else num_bytes

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +63,8 @@ def _guarded(call: Callable[[], Any]) -> None:
         call()
     except SamestepError as error:
         show.show_error(show.talk(), str(error))
+        if "--json" in takewhile(lambda word: word != "--", sys.argv[1:]):
+            show.answer(error.to_json())
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -21,7 +21,7 @@ from samestep.cli.options import (
 )
 from samestep.cli.running import finish, looking_at, run
 from samestep.cli.targets import limits_of, seat_with
-from samestep.errors import ConfigError, LaunchError
+from samestep.errors import ConfigError, LaunchError, listed
 from samestep.launch.folder import default_folder
 from samestep.launch.job import Job, script_of
 from samestep.launch.limits import Resumed
@@ -94,6 +94,11 @@ def train(
         timeout_s=timeout,
         watch_every=every if watch else None,
     )
+    if changed := earlier.changed_by(overrides or []):
+        show.talk().print(
+            f"{listed([f'--set {text}' for text in changed])} came after the run had begun: its checkpoint's "
+            "weights, optimizer (with its rates) and schedule go on as they are, all else is as set now"
+        )
     seat = seat_with(out)
     limits = replace(limits_of(gpus, seat, name), restarts=restarts)
     limits.check_shards(job.shards)

@@ -59,6 +59,7 @@ class Limits:
 class Resumed:
     """What the run that is resumed was told and had come to; all as at the beginning where there is none."""
 
+    is_there: bool = False
     overrides: tuple[str, ...] = ()
     mode: Mode = "fast"
     shards: int | None = None
@@ -75,6 +76,7 @@ class Resumed:
         threads = (read_json(folder / "record.json") or {}).get("threads")
         result = read_json(folder / "result.json") or {}
         return cls(
+            is_there=True,
             overrides=job.overrides,
             mode=job.mode,
             shards=job.shards,
@@ -88,6 +90,15 @@ class Resumed:
         """The overrides of before, and the new ones in their place or after them."""
         by_key = {text.partition("=")[0]: text for text in (*self.overrides, *new)}
         return tuple(by_key.values())
+
+    def changed_by(self, new: list[str]) -> tuple[str, ...]:
+        """Overrides that the run did not have so far; how long it goes on is nobody's surprise."""
+        if not self.is_there:
+            return ()
+        lengths = ("epochs", "steps")
+        return tuple(
+            text for text in new if text not in self.overrides and text.partition("=")[0] not in lengths
+        )
 
     def shards_for(self, mode: Mode, asked: int | None) -> int | None:
         """Into how many shards a batch is cut: as asked, as before, or as by default; fast mode has none."""
