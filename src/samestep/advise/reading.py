@@ -54,7 +54,7 @@ def read_sweep(folder: Path) -> list[Cell]:
         ]
     except FileNotFoundError as error:
         raise RecordError(
-            f"{folder} has no {_FILE}: make one with `samestep scale TARGET --out {folder}`"
+            f"{folder} has no {_FILE}, which `samestep scale TARGET --out FOLDER` makes: name such a folder"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} cannot be read as the result of `samestep scale` ({error!r})") from error

@@ -16,12 +16,19 @@ Gpus = Annotated[
 ]
 
 
+def _limits(text: str) -> Limits:
+    try:
+        return Limits.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 GpuLimits = Annotated[
     Limits | None,
     typer.Option(
         "--gpus",
         "-g",
-        parser=Limits.parse,
+        parser=_limits,
         metavar="N | MIN:MAX",
         help="Ranks, one a GPU; CPU ranks where there is no GPU. With MIN:MAX the run goes on without ranks "
         "that die, while MIN are left.",

@@ -76,11 +76,11 @@ def _check(folder: Path, *, resume: bool) -> None:
         if status == "finished" or has_steps:
             raise LaunchError(
                 f"The run was to be written to {folder}, which holds a run already (status: {status}): "
-                "go on with it by --resume, or choose another folder with --out."
+                "choose another folder with --out; a training goes on in its own with --resume."
             )
     elif folder.is_dir() and any(entry.name != ".lock" for entry in folder.iterdir()):
         raise LaunchError(
-            f"The run was to be written to {folder}, which is not empty and holds no run: "
+            f"The run was to be written to {folder}, which holds something else already: "
             "choose a new or empty folder with --out."
         )
 

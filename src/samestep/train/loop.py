@@ -74,8 +74,10 @@ def run(
     record.describe(
         command="run", mode=world.mode, shards=world.shards, world_size=world.size, seed=task.seed
     )
+    began = time.monotonic()
     try:
         result = train(task, world, out=folder, resume=resume, record=record)
+        result |= {"command": "run", "seconds": time.monotonic() - began, "out": str(folder.resolve())}
         record.finish(result)
     finally:
         world.on_finding = None
