@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from samestep.advise.words import gpus as told_gpus
 from samestep.advise.words import told
 from samestep.report.advised import OfferRow
 from samestep.report.chart import ticks
@@ -82,10 +83,10 @@ def speedups(rows: Sequence[OfferRow], asked: int) -> Drawing | None:
         band=scale.path([*high, *low]) + "Z",
         ideal=scale.path(ideal),
         spots=tuple(
-            _spot(scale, row, row.speedup, f"{row.speedup_low:.2f}–{row.speedup_high:.2f}", asked)
+            _spot(scale, row, row.kind, row.speedup, f"{row.speedup_low:.2f}–{row.speedup_high:.2f}", asked)
             for row in rows
         ),
-        words="; ".join(f"{row.gpus} GPUs ({row.kind}): {row.speedup:.2f}" for row in rows),
+        words="; ".join(f"{told_gpus(row.gpus)} ({row.kind}): {row.speedup:.2f}" for row in rows),
     )
 
 
@@ -115,10 +116,13 @@ def growing(rows: Sequence[OfferRow], asked: int) -> Drawing | None:
         )
         + "Z",
         spots=tuple(
-            _spot(scale, row, factor, f"batch {grown.batch_size:,.0f}", asked)
+            # nobody measured how many examples a batch needs: all of it follows from the noise scale
+            _spot(scale, row, "by the noise scale", factor, f"batch {grown.batch_size:,.0f}", asked)
             for (row, grown), factor in zip(known, factors, strict=True)
         ),
-        words="; ".join(f"{gpus} GPUs: {factor:.2f}" for gpus, factor in zip(worlds, factors, strict=True)),
+        words="; ".join(
+            f"{told_gpus(gpus)}: {factor:.2f}" for gpus, factor in zip(worlds, factors, strict=True)
+        ),
     )
 
 
@@ -139,14 +143,14 @@ def costs(rows: Sequence[OfferRow], asked: int) -> Drawing | None:
             Spot(
                 x=scale.across(hours[row.gpus]),
                 y=scale.down(paid[row.gpus]),
-                words=f"{row.gpus} GPUs: {told(row.result_s)}, {paid[row.gpus]:.3g}",
+                words=f"{told_gpus(row.gpus)}: {told(row.result_s)}, {paid[row.gpus]:.3g}",
                 label=str(row.gpus) if row.is_pareto or row.gpus == asked else "",
                 is_measured=row.kind == "measured",
                 is_asked=row.gpus == asked,
             )
             for row in rows
         ),
-        words="; ".join(f"{row.gpus} GPUs: {told(row.result_s)}, {paid[row.gpus]:.3g}" for row in rows),
+        words="; ".join(f"{told_gpus(row.gpus)}: {told(row.result_s)}, {paid[row.gpus]:.3g}" for row in rows),
     )
 
 
@@ -165,7 +169,7 @@ def stacks(rows: Sequence[OfferRow], asked: int) -> list[Stack]:
             begin += seconds
         found.append(
             Stack(
-                name=f"{row.gpus} GPU{'s' * (row.gpus > 1)}",
+                name=told_gpus(row.gpus),
                 top=place * BAR,
                 pieces=tuple(piece for piece in pieces if piece.width != "0.00%"),
                 end=_part(begin / longest),
@@ -182,13 +186,13 @@ def _part(value: float) -> str:
     return f"{100 * value:.2f}%"
 
 
-def _spot(scale: "_Frame", row: OfferRow, value: float, words: str, asked: int) -> Spot:
+def _spot(scale: "_Frame", row: OfferRow, kind: str, value: float, words: str, asked: int) -> Spot:
     return Spot(
         x=scale.across(row.gpus),
         y=scale.down(value),
-        words=f"{row.gpus} GPUs, {row.kind}: {value:.2f} ({words})",
+        words=f"{told_gpus(row.gpus)}, {kind}: {value:.2f} ({words})",
         label=str(row.gpus) if row.gpus == asked else "",
-        is_measured=row.kind == "measured",
+        is_measured=kind == "measured",
         is_asked=row.gpus == asked,
     )
 
