@@ -207,9 +207,8 @@ CASES: dict[str, Case] = {
     "the same, by Amdahl": Case(_strong(), "2.8% / 12%", laws.AMDAHL.name),
     "… fewer turns, as large": Case(_strong(lambda f: f.is_by_turns), law=laws.AMDAHL.name),
     "… smaller shares": Case(_strong(lambda f: not f.is_by_turns), law=laws.AMDAHL.name),
-    "… smaller shares, but MinkowskiEngine": Case(
-        _strong(lambda f: not f.is_by_turns and f.series.source != "MinkowskiEngine"),
-        law=laws.AMDAHL.name,
+    "global batch fixed, but MinkowskiEngine": Case(
+        _strong(lambda f: f.series.source != "MinkowskiEngine"), law=laws.AMDAHL.name
     ),
 }
 DISTANCES: dict[str, Choice] = {

@@ -105,6 +105,8 @@ def test_a_batch_that_nobody_said_is_not_shared_out() -> None:
 def test_a_batch_by_another_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"has {name}, which is not known: name it batch_size if"):
         cell_of({"gpus": 2, "step_s": 1.0, name: 64})
+    # beside one by its own name it says something else
+    assert cell_of({"gpus": 2, "step_s": 1.0, name: 64, "batch_per_gpu": 8}).batch_per_gpu == 8
 
 
 def test_batches_that_contradict_each_other_are_refused() -> None:

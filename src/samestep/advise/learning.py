@@ -28,7 +28,7 @@ _START = Experience(
     together_variance=0.3, noise_variance=1e-4, degrees=2.0,
 )  # fmt: skip
 _NAMES = tuple(vars(_START))
-Tier = Literal["inside", "nodes"]
+_Tier = Literal["inside", "nodes"]
 _MEANS = 4
 _UNIT = 0.02
 """Of means, so that a search moves them about as far as logarithms of variances."""
@@ -80,7 +80,7 @@ def _loss(experience: Experience, stack: Stack) -> float:
     return total / stack.num_forecasts
 
 
-def _rate(series: Sequence[Series], tier: Tier) -> Rate:
+def _rate(series: Sequence[Series], tier: _Tier) -> Rate:
     """By the mean miss: odd series count no more than by how far off they are."""
     stacks = stacked(
         [
@@ -99,7 +99,7 @@ def _rate(series: Sequence[Series], tier: Tier) -> Rate:
     return Rate(usual=float(usual), by_size=float(by_size))
 
 
-def _misses(growth: Growth, tier: Tier, stack: Stack) -> Floats:
+def _misses(growth: Growth, tier: _Tier, stack: Stack) -> Floats:
     """Of each series, on average over its forecasts in a tier."""
     total, num_told = np.zeros((2, len(stack.weights)))
     for count in range(2, stack.length):
@@ -111,7 +111,7 @@ def _misses(growth: Growth, tier: Tier, stack: Stack) -> Floats:
     return np.asarray(total / np.maximum(num_told, 1))
 
 
-def _is_told(places: Places, count: int, tier: Tier) -> NDArray[np.bool_]:
+def _is_told(places: Places, count: int, tier: _Tier) -> NDArray[np.bool_]:
     """What the first cells tell of the growth in a tier; the first step out of a node is no growth."""
     asked = places[..., count:]
     if tier == "inside":

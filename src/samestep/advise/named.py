@@ -112,9 +112,10 @@ def cells_of(values: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
 
 
 def check_batch_names(names: Iterable[str], where: str) -> None:
-    """Refuse a batch by another name: without it, it would be another job."""
-    odd = [name for name in names if "batch" in name and name not in BATCHES]
-    if odd:
+    """Refuse a batch by another name where there is none by its own: without it, it would be another job."""
+    told = [str(name) for name in names]
+    odd = [name for name in told if "batch" in name]
+    if odd and not set(BATCHES) & set(told):
         raise ConfigError(
             f"{where} has {odd[0]}, which is not known: name it batch_size if it is the batch of all GPUs "
             "together, batch_per_gpu if it is that of one"

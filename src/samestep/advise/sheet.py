@@ -6,7 +6,7 @@
     machine, device, gpu, hardware …                 any of these tells machines apart
 
 Commas, semicolons or tabs stand between columns; but between commas, numbers may have a decimal comma. Other
-columns are not looked at; a batch by another name is refused, since without it all would be another job.
+columns are not looked at; but a batch by another name is refused, since without it all would be another job.
 """
 
 import csv
