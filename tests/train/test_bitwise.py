@@ -574,3 +574,16 @@ def test_other_conditions_are_refused_unless_drift_is_allowed(
     assert failure.value.kind == "CheckpointError"
     (found,) = worlds.run(1, in_two_parts, folder=str(tmp_path), first=None, allow_drift=True, **how)
     assert told in found["messages"][0]
+
+
+def norm_of(world, num_examples: int) -> int:
+    world.set_mode(4)
+    model = world.replicate(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    return len(model(torch.ones(num_examples, 2)))
+
+
+def test_a_shard_too_small_for_a_norm_is_told_as_that() -> None:
+    assert worlds.run(1, norm_of, num_examples=2) == [2]
+    with pytest.raises(worlds.RankFailed, match="A shard of a batch has 1 example") as failure:
+        worlds.run(1, norm_of, num_examples=1)
+    assert "Give batches of 8 or more" in str(failure.value)

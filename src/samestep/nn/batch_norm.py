@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from samestep.device import is_on_host
+from samestep.errors import ConfigError
 from samestep.nn.adopt import adopt
 from samestep.nn.moments import merge, statistics_dtype
 from samestep.nn.tracing import apply, first_order, untraced
@@ -34,6 +35,8 @@ class SynchronisedBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         world = current()
         if world is None or not world.shares_statistics or not self.training:
+            if self.training and world is not None and world.shards is not None:
+                _check_shard(input, world.shards)
             return super().forward(input)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         return _normalise(self, world, input)
@@ -94,6 +97,15 @@ def synchronise_batch_norm(module: nn.Module) -> None:
     """Make a batch norm layer of torch, or of a subclass, work over all ranks; in place."""
     is_plain = type(module) is nn.SyncBatchNorm
     adopt(module, {nn.SyncBatchNorm: SynchronisedBatchNormNd} if is_plain else _REPLACEMENTS)
+
+
+def _check_shard(x: Tensor, shards: int) -> None:
+    if x.dim() > 1 and x.numel() == x.shape[1]:
+        raise ConfigError(
+            "A shard of a batch has 1 example, of which batch norm has no statistics: in bitwise mode norms "
+            f"see their shard, and a batch is cut into {shards}. Give batches of {2 * shards} or more, "
+            "also the last of an epoch, or fewer shards."
+        )
 
 
 @untraced
