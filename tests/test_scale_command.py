@@ -174,7 +174,7 @@ def test_a_folder_of_another_kind_or_version_is_refused(scale):
     Path("out/job.json").unlink()
     Path("out/notes.txt").write_text("mine")
     code, _, err = scale(TRAIN)
-    assert code == 2 and "holds something else already" in err
+    assert code == 2 and "is not empty and holds no such run" in err
 
 
 def test_more_gpus_than_there_are_are_refused_with_an_offer():

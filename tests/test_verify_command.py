@@ -201,7 +201,7 @@ def test_more_ranks_than_gpus(verify, monkeypatch):
         (["nothing.py"], "There is no file nothing.py"),
         (["--", "bash", "train.sh"], "only Python can be run on ranks"),
         (["--set", "lr=1", "--", "python", "train.py"], "a script has its own arguments"),
-        (["--out", "full", "samestep.demo:digits"], "full, which holds something else already"),
+        (["--out", "full", "samestep.demo:digits"], "full, which is not empty and holds no such run"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_sentence(verify, words, sentence):

@@ -253,7 +253,7 @@ class TestInputs:
         found = compared(Tiny(out=tmp_path / "other", edit=swapped))
         first = found.first
         assert (first.step, first.quantity, first.size, first.tolerance) == (2, "examples", 1.0, 0.0)
-        assert (first.reference, first.candidate) == ("8 examples", "8 examples, 1 of them others")
+        assert (first.reference, first.candidate) == ("8 examples", "1 others among 8 examples")
         assert ("inputs", 2) not in found.marks
 
     def test_other_inputs_of_the_same_examples_are_one(self, tmp_path):

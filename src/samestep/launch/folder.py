@@ -80,7 +80,7 @@ def _check(folder: Path, *, resume: bool) -> None:
             )
     elif folder.is_dir() and any(entry.name != ".lock" for entry in folder.iterdir()):
         raise LaunchError(
-            f"The run was to be written to {folder}, which holds something else already: "
+            f"The run was to be written to {folder}, which is not empty and holds no such run: "
             "choose a new or empty folder with --out."
         )
 

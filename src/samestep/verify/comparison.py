@@ -317,12 +317,13 @@ def _compare_inputs(found: Comparison, reference: Trace, candidate: Trace, numbe
             _note(found, "examples", number, "same")
         else:
             extra, missing = theirs - ours, ours - theirs
+            others = f"{extra.total()} others among " if ours.total() == theirs.total() else ""
             found.differences.append(
                 Difference(
                     step=number, quantity="examples", name="the global batch", ranks=tuple(candidate.ranks),
                     size=float(max(extra.total(), missing.total())), tolerance=0.0,
                     reference=f"{ours.total()} examples",
-                    candidate=f"{theirs.total()} examples, {extra.total()} of them others",
+                    candidate=f"{others}{theirs.total()} examples",
                 )
             )  # fmt: skip
             _note(found, "examples", number, "different")
