@@ -44,7 +44,7 @@ _FOR_MOST = 5.0
 
 _LAST, _LOG = laws.LAST_EFFICIENCY.name, laws.LOGARITHMIC.name
 _AMDAHL, _BANDWIDTH, _TIERS = laws.AMDAHL.name, laws.BANDWIDTH.name, laws.HIERARCHICAL.name
-_UNIVERSAL = laws.UNIVERSAL.name
+_UNIVERSAL, _POLLUX = laws.UNIVERSAL.name, laws.POLLUX.name
 
 
 def _named(*names: str) -> Floats:
@@ -66,9 +66,11 @@ _BETWEEN = _named(GROWTH, _TIERS, _LOG)
 _CROSSING = _named(EXPERIENCE, GROWTH, _LAST, _BANDWIDTH, _AMDAHL)
 # only laws that lose with every GPU that comes, from little to more than is gained
 _CROSSING_SMALL = _named(EXPERIENCE, _LOG, _AMDAHL, _UNIVERSAL)
-_STRONG = _led_by(EXPERIENCE, _AMDAHL)
+# two that are Amdahl's where nothing else shows: ranks that disturb each other the more of them there are,
+# and an exchange that hides behind the computing until its share gets too small
+_STRONG = _led_by(EXPERIENCE, _UNIVERSAL, _POLLUX)
 # no public series tells; by meaning, the law that knows tiers where some of several nodes were measured
-_STRONG_BETWEEN = _led_by(EXPERIENCE, _AMDAHL, _TIERS)
+_STRONG_BETWEEN = _led_by(EXPERIENCE, _UNIVERSAL, _POLLUX, _TIERS)
 # only the experience knows that fewer turns are no smaller batch; and laws are for larger worlds: below the
 # largest that was measured, it alone goes through the cells
 _ALONE = _named(EXPERIENCE)
