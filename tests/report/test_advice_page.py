@@ -10,13 +10,16 @@ from sweeps import write_sweep
 from test_page import HOSTILE, text_of
 
 from samestep.advise.advice import Question, advise
+from samestep.advise.cluster import read_cluster
 from samestep.advise.context import NOTHING, NoiseScale
+from samestep.advise.hardware import on_cluster
 from samestep.advise.length import Length
 from samestep.advise.reason import Price
 from samestep.advise.waits import parse_waits
 from samestep.errors import RecordError
 from samestep.report.advice_drawings import HEIGHT, WIDTH, costs, growing, speedups, stacks
 from samestep.report.advised import OfferRow, read_advised
+from samestep.report.figures import seconds
 from samestep.report.page import page_of
 
 CELLS = [
@@ -56,6 +59,20 @@ def test_the_page_says_what_was_answered(tmp_path):
     ):
         assert title in text
     assert "→ 4" in text and "projected" in text and "range" in text
+
+
+def test_machines_that_were_simulated_have_a_table_of_their_own(tmp_path):
+    advice = advise(CELLS, NOTHING, Question(worlds=(1, 2, 4, 8, 16), length=Length(alone_s=36000.0)))
+    simulated = on_cluster(read_cluster("dgx-a100"), advice.offers, NOTHING, 1e8)
+    value = advice.to_json() | {"cluster": simulated.to_json()}
+    text = " ".join(text_of(page_of(write(tmp_path, value)).html).split())
+    assert f"On {simulated.cluster.name}: simulated, at best and at worst" in text
+    row, worst = simulated.rows[-1], simulated.worst[-1]
+    assert f"{seconds(row.step_s)} – {seconds(worst.step_s)}" in text
+    assert all(remark in text for remark in simulated.remarks)
+    assert all(source in text for source in simulated.cluster.sources)
+    # nothing was simulated: the control
+    assert "simulated" not in text_of(page_of(write(tmp_path, advice.to_json())).html)
 
 
 def test_without_advice_there_is_no_such_section(tmp_path):

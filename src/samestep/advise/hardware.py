@@ -21,6 +21,7 @@ from samestep.advise.context import Context
 from samestep.advise.offers import Offer
 from samestep.advise.places import Floats
 from samestep.advise.simulate import Simulated, Step, simulate
+from samestep.advise.words import percent
 from samestep.advise.worst_case import LEAST_ACHIEVED, at_worst
 from samestep.errors import ConfigError, RecordError
 from samestep.observations import Observations
@@ -99,7 +100,7 @@ def on_cluster(
     remarks = [
         "Simulated with the GPUs that were measured: at best, with all of the exchange hidden that can be, "
         "on links at the rates of the spec; at worst, with nothing hidden, on links at "
-        f"{LEAST_ACHIEVED:.0%} of those unless `achieved` says what they reach."
+        f"{percent(LEAST_ACHIEVED)} of those unless `achieved` says what they reach."
     ]
     if not is_told:
         remarks.append("What a smaller batch costs a GPU is not known: computing counts by its examples.")
@@ -112,9 +113,13 @@ def on_cluster(
     rows, worst = [], []
     for offer in fit:
         examples = offer.batch_size / offer.gpus
-        step = Step(compute_s=fixed_s + each_s * examples, gradient_bytes=gradient_bytes, examples=examples)
+        # one GPU exchanges nothing: what was measured on it needs no line
+        is_known = offer.gpus == 1 and offer.kind == "measured"
+        compute_s = offer.step_s if is_known else fixed_s + each_s * examples
+        step = Step(compute_s=compute_s, gradient_bytes=gradient_bytes, examples=examples)
         rows.append(simulate(step, cluster, offer.gpus))
-        slow = replace(step, compute_s=max(step.compute_s, lost_fixed_s + lost_each_s * examples))
+        lost_s = 0.0 if is_known else lost_fixed_s + lost_each_s * examples
+        slow = replace(step, compute_s=max(compute_s, lost_s))
         worst.append(simulate(*at_worst(slow, cluster), offer.gpus))
     return OnCluster(
         cluster=cluster,

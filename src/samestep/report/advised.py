@@ -59,6 +59,30 @@ class WhatIfRow(_Finite):
     message: str
 
 
+class SimulatedRow(_Finite):
+    """A number of GPUs on machines that were not measured, at best and at worst."""
+
+    gpus: int = Field(ge=1)
+    nodes: int = Field(ge=1)
+    low_s: float = Field(gt=0)
+    high_s: float = Field(gt=0)
+    speedup: float
+    speedup_low: float
+    train_s: float
+    train_high_s: float
+    parts: dict[str, float]
+    """Of the step at best, by name."""
+
+
+class ClusterRow(_Finite):
+    """The machines of `--cluster`, and what was simulated on them."""
+
+    name: str
+    sources: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    rows: tuple[SimulatedRow, ...]
+
+
 class Advised(_Finite):
     """What advice.json says."""
 
@@ -69,6 +93,7 @@ class Advised(_Finite):
     what_ifs: tuple[WhatIfRow, ...] = ()
     findings: tuple[FindingRow, ...] = ()
     remarks: tuple[str, ...] = ()
+    cluster: ClusterRow | None = None
 
 
 def read_advised(folder: Path) -> Advised | None:

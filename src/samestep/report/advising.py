@@ -187,9 +187,9 @@ def _show_cluster(console: Console, simulated: OnCluster) -> None:
     columns: list[Column] = [
         ("GPUs", [f"{row.gpus:,}" for row in rows]),
         ("nodes", [f"{row.num_nodes:,}" for row in rows]),
-        ("step", [_range(seconds, *each) for each in _steps(simulated)]),
-        ("speedup", [_range("{:.2f}".format, *each) for each in _speedups(simulated)]),
-        ("training", [_range(told, *each) for each in _trainings(simulated)]),
+        ("step", [best_to_worst(seconds, *each) for each in _steps(simulated)]),
+        ("speedup", [best_to_worst("{:.2f}".format, *each) for each in _speedups(simulated)]),
+        ("training", [best_to_worst(told, *each) for each in _trainings(simulated)]),
         *(
             (name, [percent(row.parts[name] / row.step_s) for row in rows])
             for name in ("compute", "exchange not hidden")
@@ -212,7 +212,8 @@ def _trainings(simulated: OnCluster) -> Iterator[tuple[float, float]]:
     return zip(simulated.train_s, simulated.train_high_s, strict=True)
 
 
-def _range(tell: Callable[[float], str], best: float, worst: float) -> str:
+def best_to_worst(tell: Callable[[float], str], best: float, worst: float) -> str:
+    """Both ends, or one figure where they read alike."""
     return tell(best) if tell(best) == tell(worst) else f"{tell(best)} – {tell(worst)}"
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from samestep.advise.words import amount, percent, told, told_between
 from samestep.report import advice_drawings as drawings
-from samestep.report.advised import Advised, OfferRow, read_advised
-from samestep.report.advising import step_told
+from samestep.report.advised import Advised, ClusterRow, OfferRow, SimulatedRow, read_advised
+from samestep.report.advising import best_to_worst, step_told
+from samestep.report.figures import seconds
 from samestep.report.material import Material
 from samestep.report.section import Section
 
@@ -41,6 +42,17 @@ def _values(material: Material) -> Mapping[str, Any] | None:
         "lines": [each for each in _lines(advised) if each[2] is not None],
         "stacks": drawings.stacks(rows, asked),
         "stack_words": "; ".join(f"{row.gpus} GPUs: {told(row.result_s)}" for row in rows),
+        "cluster": None if advised.cluster is None else _simulated(advised.cluster),
+    }
+
+
+def _simulated(cluster: ClusterRow) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "titles": [name for name, _ in _SIMULATED],
+        "rows": [(row.gpus, [tell(row) for _, tell in _SIMULATED]) for row in cluster.rows],
+        "remarks": cluster.remarks,
+        "sources": cluster.sources,
     }
 
 
@@ -82,6 +94,19 @@ _COLUMNS = (
     ("GPU-hours", lambda row: amount(row.gpu_hours) + (" *" if row.is_pareto else "")),
     ("price", lambda row: "" if row.cost is None else amount(row.cost)),
     ("batch that grows", _grown),
+)
+
+
+def _exchange(row: SimulatedRow) -> str:
+    return percent(row.parts.get("exchange not hidden", 0.0) / row.low_s)
+
+
+_SIMULATED = (
+    ("nodes", lambda row: f"{row.nodes:,}"),
+    ("step", lambda row: best_to_worst(seconds, row.low_s, row.high_s)),
+    ("speedup", lambda row: best_to_worst("{:.2f}".format, row.speedup, row.speedup_low)),
+    ("training", lambda row: best_to_worst(told, row.train_s, row.train_high_s)),
+    ("exchange not hidden, at best", _exchange),
 )
 
 
