@@ -147,6 +147,19 @@ def test_what_cannot_be_answered_is_one_sentence(advise, words, said):
     assert err.startswith("error: ") and said in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("words", [("--parameters", "25M"), ("--hour", "20")])
+def test_what_counts_with_another_option_only_is_not_passed_over(advise, words):
+    code, _, err = advise("table.csv", *words)
+    assert code == 2 and f"{words[0]} is" in err and "give" in err
+
+
+def test_one_world_is_told_what_to_measure_and_why(advise, tmp_path):
+    (tmp_path / "eight.csv").write_text("gpus,batch_per_gpu,step_s\n8,64,0.226\n")
+    code, _, err = advise("eight.csv", "--to", "8")
+    assert code == 2 and "two numbers of GPUs are the least" in err
+    assert "about 8" not in " ".join(err.split()).partition("Measure")[2]
+
+
 def test_waits_of_submitted_jobs_count(advise, tmp_path):
     ledger = Ledger(tmp_path / "sweep")
     for number, (gpus, wait_s, state) in enumerate(

@@ -163,6 +163,22 @@ def test_for_machines_a_refusal_is_an_object(samestep, words):
     assert (code, out) == (2, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "t.py", "--gpus", "0"], "Invalid value for '--gpus'"),
+        (["advise", "--bogus"], "No such option: --bogus"),
+        (["verify", "t.py", "--steps", "many"], "Invalid value for '--steps'"),
+        (["scale"], "Missing argument"),
+    ],
+)
+def test_for_machines_wrong_words_are_an_object_too(samestep, words, said):
+    code, out, err = samestep(*words, "--json")
+    assert code == 2
+    assert said in json.loads(out)["error"] and f"See `samestep {words[0]} --help`." in err
+    assert len(err.strip().splitlines()) == 1
+
+
 def test_a_finished_run_is_not_overwritten(samestep, tmp_path):
     (tmp_path / "o").mkdir()
     (tmp_path / "o" / "job.json").write_text("{}")

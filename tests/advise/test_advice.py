@@ -241,7 +241,10 @@ def test_who_gained_nothing_is_not_told_to_ask_for_more():
         cells = [{"gpus": 2**i, "batch_per_gpu": 64, "examples_per_s": rate} for i, rate in enumerate(rates)]
         found = advise(cells, NOTHING, Question(worlds=[1, 2, 4, 6, 8]))
         assert found.recommended_gpus == found.recommendation.careful.gpus == 1
-        assert f"but that is a range: up to {2 ** (len(rates) - 1)}, more GPUs gained nothing" in found.reason
+        assert (
+            f"a range and nothing to ask for yet: up to {2 ** (len(rates) - 1)}, more GPUs gained nothing"
+            in found.reason
+        )
     # the control
     cells = [{"gpus": 2**i, "batch_per_gpu": 64, "examples_per_s": rate} for i, rate in enumerate((100, 150))]
     assert advise(cells, NOTHING, Question(worlds=[1, 2, 4, 6, 8])).recommended_gpus > 2
@@ -365,7 +368,7 @@ def test_the_limit_is_named_by_the_largest_part():
     assert limit(WITH_BARS, offers) == "From 12 GPUs on, the exchange of gradients costs more than is gained."
     assert limit(NOTHING, offers) == "From 12 GPUs on, further GPUs make training longer."
     even = advice_for(Job(exchange_s=0.0, each_s=0.0)).offers
-    assert limit(NOTHING, even) == "Up to 16 GPUs, at least 100 % of each GPU's time is used."
+    assert limit(NOTHING, even) == "Up to 16 GPUs, nothing of a GPU's time is lost."
     assert limit(NOTHING, even[:1]) == ""
 
 
@@ -387,7 +390,7 @@ def test_context_without_anything():
 def test_a_range_is_never_recommended_and_called_one():
     near = advice_for(Job(each_s=0.0, farthest=6))
     assert near.recommended_gpus == 4
-    assert "16 may take 1.5 h (1.1–2.1), but that is a range: too far." in near.reason
+    assert "16 may take 1.5 h (1.1–2.1), a range and nothing to ask for yet: too far." in near.reason
     assert near.to_json()["rows"][-1]["is_range"]
     assert advice_for(Job(each_s=0.0)).recommended_gpus > 4
 
@@ -415,8 +418,55 @@ def test_from_cells_whose_batch_grew():
     cells = [{"gpus": n, "batch_per_gpu": 64, "step_s": 0.8 + 0.05 * (n > 1)} for n in (1, 2, 4)]
     found = advise(cells, NOTHING, Question(worlds=(1, 2, 4, 8), length=LENGTH))
     assert found.way == "grows"
-    assert {offer.batch_size for offer in found.of_way("same")} == {256}
+    # the same training as on one GPU: with its batch
+    assert {offer.batch_size for offer in found.of_way("same")} == {64}
     assert found.offers[2].num_steps == pytest.approx(15_000)
+
+
+def test_a_cell_of_another_batch_does_not_change_what_became_of_the_batch():
+    grown = [{"gpus": n, "batch_per_gpu": 64, "step_s": 0.2 + 0.01 * n} for n in (1, 2, 4, 8)]
+    question = Question(worlds=(1, 2, 4, 8), length=LENGTH)
+    found = advise([*grown, {"gpus": 1, "batch_per_gpu": 32, "step_s": 0.11}], NOTHING, question)
+    assert found.way == "grows"
+    assert [offer.batch_size for offer in found.offers] == [64, 128, 256, 512]
+
+
+def test_a_projection_is_told_to_rest_on_all_that_was_measured():
+    shares = [(1, 64, 0.8), (2, 48, 0.66), (4, 40, 0.6)]
+    cells = [{"gpus": n, "batch_per_gpu": m, "step_s": s} for n, m, s in shares]
+    found = advise(cells, NOTHING, Question(worlds=(1, 2, 4, 8), length=LENGTH))
+    if found.recommendation.expected.kind == "projected":
+        assert "projected from 1, 2 and 4" in found.reason
+
+
+def test_where_gpus_are_paid_for_a_superlinear_offer_is_named():
+    steps = {1: 0.8, 2: 0.30, 4: 0.13}
+    cells = [{"gpus": n, "batch_per_gpu": 64 / n, "step_s": s} for n, s in steps.items()]
+    question = Question(
+        worlds=(1, 2, 4), length=Length(alone_s=1_080_000.0), price=Price(gpu_hour=250, hour=50)
+    )
+    found = advise(cells, NOTHING, question)
+    taken, four = found.recommendation.expected, found.offers[-1]
+    assert taken.gpus < 4 and four.gpu_hours < taken.gpu_hours
+    assert "By the table 4 would be sooner and cheaper" in found.reason
+    # without a price it is what is asked for: the control
+    free = advise(cells, NOTHING, replace(question, price=None))
+    assert free.recommended_gpus == 4 and "cheaper" not in free.reason
+
+
+def test_examples_a_second_without_a_batch_tell_no_step():
+    cells = [{"gpus": n, "examples_per_s": rate} for n, rate in ((1, 320), (2, 610), (4, 1150))]
+    found = advise(cells, NOTHING, Question(worlds=(1, 2, 4), length=Length(alone_s=36000.0)))
+    assert not found.is_step_known and not found.to_json()["is_step_known"]
+    assert any("no time of a step is" in said for said in found.remarks)
+    known = advise([each | {"batch_per_gpu": 8} for each in cells], NOTHING, Question(worlds=(1, 2, 4)))
+    assert known.is_step_known
+
+
+def test_a_batch_smaller_than_all_that_was_measured_is_refused():
+    cells = [{"gpus": n, "batch_size": 32, "step_s": s} for n, s in ((48, 0.05), (64, 0.048))]
+    with pytest.raises(ConfigError, match=r"less than one example each.*Measure fewer GPUs"):
+        advise(cells, NOTHING, Question(worlds=(48, 64)))
 
 
 def test_from_one_world_nothing_is_projected_and_the_next_cell_is_named():

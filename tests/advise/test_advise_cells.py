@@ -138,10 +138,15 @@ def test_no_cells_are_refused() -> None:
 
 
 def test_repeats_are_merged_and_cells_come_in_order() -> None:
-    found = checked([Cell(gpus=2, step_s=1.0), Cell(gpus=1, step_s=3.0), Cell(gpus=2, step_s=4.0)])
+    found = checked([Cell(gpus=2, step_s=1.0), Cell(gpus=1, step_s=3.0), Cell(gpus=2, step_s=1.96)])
     assert [cell.gpus for cell in found] == [1, 2]
-    assert [cell.step_s for cell in found] == pytest.approx([3.0, 2.0])
-    assert (found[1].step_low_s, found[1].step_high_s) == (1.0, 4.0)
+    assert [cell.step_s for cell in found] == pytest.approx([3.0, 1.4])
+    assert (found[1].step_low_s, found[1].step_high_s) == (1.0, 1.96)
+
+
+def test_times_of_two_jobs_are_no_repeats() -> None:
+    with pytest.raises(ConfigError, match=r"0\.2 s and 0\.8 s, which are no repeats"):
+        checked([Cell(gpus=1, step_s=0.8), Cell(gpus=1, step_s=0.2), Cell(gpus=2, step_s=0.5)])
 
 
 def test_a_csv_from_anywhere(tmp_path: Path) -> None:
@@ -180,6 +185,15 @@ def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
     assert two.parts_s == {"exchange not hidden": 0.02}
     assert two.job == "train.py"
     assert 0.02 < two.relative_deviation < 0.03
+
+
+def test_a_sweep_tells_how_sure_its_speedups_are(tmp_path: Path) -> None:
+    row = {"gpus": 2, "batch_size": 64, "step_s": 0.5, "speedup_low": 0.0, "speedup_high": 1.1}
+    (tmp_path / "scale.json").write_text(json.dumps({"cells": [row | {"gpus": 1, "step_s": 0.3}, row]}))
+    one, two = read(sorted([tmp_path]))
+    assert (one.speedup_low, one.speedup_high) == (None, None)
+    assert (two.speedup_low, two.speedup_high) == (0.0, 1.1)
+    assert two.relative_deviation == pytest.approx(1 / 1.96)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,19 @@ def test_cpu_use_in_the_record_warns_of_a_full_host() -> None:
     assert idle[-1].high_s < project(cells, 4)[-1].high_s
 
 
+def test_ranks_that_keep_a_core_busy_while_they_wait_are_no_full_host() -> None:
+    """Each rank spins one of 16 cores: the smallest share must not tell what an example costs."""
+    use = {1: (1.0, 1 / 16), 2: (0.55, 2 / 16), 8: (0.2, 0.5), 64: (0.1, 0.5)}
+    cells = [
+        {"gpus": n, "batch_size": 1024, "step_s": s, "cpu_utilisation": used} for n, (s, used) in use.items()
+    ]
+    rows = project(cells, [1, 2, 4, 8, 16, 64], gpus_per_node=8)
+    assert "host-saturates" not in causes(rows)
+    assert rows[2].step_s == pytest.approx(0.325, rel=0.1)
+    times = [row.step_s for row in rows]
+    assert times == sorted(times, reverse=True)
+
+
 def test_the_cores_are_a_floor_under_the_step() -> None:
     rows = project(weak(0.20, 0.20, cpu_utilisation=0.4), 8, batch="grows")
     # two ranks took 0.4 of the host for 0.2 s: eight take 1.6 hosts for as long
@@ -218,6 +231,45 @@ def test_figures_of_one_gpu_are_asked_about() -> None:
 def test_long_steps_are_asked_about() -> None:
     assert "long-steps" in causes(project(weak(100, 104, 108), 8))
     assert "long-steps" not in causes(project(weak(3.3, 3.4, 3.5), 8))
+
+
+def test_short_steps_are_asked_about_where_somebody_wrote_them_down() -> None:
+    assert "short-steps" in causes(project(weak(0.0008, 0.0009, 0.001), 8))
+    assert not {"short-steps", "long-steps"} & causes(project(weak(0.08, 0.09, 0.1), 8))
+    # a sweep knows its unit, and examples a second without a batch tell no step
+    sweep = [
+        {"gpus": n, "batch_per_gpu": 32, "step_s": 0.0008, "conditions": {"torch": "2.13"}} for n in (1, 2, 4)
+    ]
+    assert "short-steps" not in causes(project(sweep, 8))
+    rates = [{"gpus": n, "examples_per_s": 2000 * n} for n in (1, 2, 4)]
+    assert "short-steps" not in causes(project(rates, 8))
+
+
+def test_a_number_of_gpus_has_one_row_that_of_the_quickest_placement() -> None:
+    cells = [
+        {"gpus": gpus, "nodes": nodes, "batch_per_gpu": 64, "step_s": step_s}
+        for gpus, nodes, step_s in ((1, 1, 0.8), (4, 1, 1.6), (4, 2, 0.85))
+    ]
+    rows = project(cells, 4)
+    assert [row.gpus for row in rows] == [1, 2, 4]
+    assert (rows[-1].nodes, rows[-1].step_s, rows[-1].kind) == (2, 0.85, "measured")
+    assert "several-placements" in causes(rows)
+    assert "several-placements" not in causes(project(cells[:2], 4))
+
+
+def test_far_smaller_shares_than_were_measured_are_a_range() -> None:
+    shared = project(weak(0.20, 0.21, 0.22), 16, batch="same")
+    assert [row.batch_per_gpu for row in shared] == [32, 16, 8, 4, 2]
+    assert [getattr(row, "is_range", False) for row in shared] == [False, False, False, True, True]
+
+
+def test_a_speedup_that_rounds_do_not_agree_about_widens_the_interval() -> None:
+    cells = [{"gpus": n, "batch_per_gpu": 32 / n, "step_s": 0.2 / n**0.5} for n in (1, 2)]
+    plain = project(cells, 4)
+    unsure = project([cells[0], cells[1] | {"speedup_low": 0.2, "speedup_high": 2.6}], 4)
+    assert (unsure[1].speedup_low, unsure[1].speedup_high) == (0.2, 2.6)
+    assert plain[1].speedup_low == plain[1].speedup_high == pytest.approx(2**0.5)
+    assert unsure[2].high_s / unsure[2].low_s > 1.5 * plain[2].high_s / plain[2].low_s
 
 
 def test_without_one_gpu_there_is_no_speedup() -> None:

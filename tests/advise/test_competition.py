@@ -11,7 +11,7 @@ from samestep.advise.places import Floats, Places
 
 WORLDS = Places.of([1, 2, 4])
 STEP_S = np.array([0.20, 0.21, 0.22])
-SHARED = {EXPERIENCE, "universal scalability", "Pollux"}
+SHARED = {EXPERIENCE, "Amdahl", "universal scalability", "Pollux"}
 """Those that count where GPUs share a global batch that stays."""
 
 
@@ -69,6 +69,32 @@ def test_another_batch_than_was_measured_is_no_matter_of_last_efficiency() -> No
     found = outlook(WORLDS, STEP_S, Places.of([8], None, [0.5]))
     assert found.is_strong
     assert leaders(found) == SHARED
+
+
+def test_a_larger_share_than_was_measured_is_a_matter_of_the_experience() -> None:
+    """Laws that put all overhead in proportion to the share would see it grow with the batch."""
+    gpus = np.array([1, 4, 16])
+    cells = Places.of(gpus, None, 1024 / gpus)
+    at = Places.of([12, 16, 32, 64], None, [1024] * 4)
+    found = Competition(cells, 1 / gpus + 0.2, at, gpus_per_node=64).outlook(shipped().learnt)
+    assert all(leaders(found, index) == {EXPERIENCE} for index in range(4))
+    # no jump at the largest world: with a growing batch the truth is 1.2 s on any number
+    assert (np.abs(np.diff(found.log_s)) < 0.2).all()
+
+
+def test_where_a_batch_is_shared_out_the_interval_holds_what_each_law_says() -> None:
+    gpus = np.array([1, 2, 4, 8])
+    cells, at = Places.of(gpus, None, 1024 / gpus), Places.of([16, 32], None, [64, 32])
+    # 5 % are not shared, and 2 % of noise look like a cost of every further GPU
+    found = outlook(cells, np.array([1.02, 0.5145, 0.2818, 0.1721]), at)
+    low, high = shipped().interval(found, 0.8)
+    for name in SHARED:
+        law = found.by_law[NAMES.index(name)]
+        assert (low <= law).all() and (law <= high).all()
+    # within a node, near to the cells, an interval need not: the control
+    inside = outlook(Places.of(gpus), np.array([0.20, 0.23, 0.25, 0.29]), Places.of([16]))
+    low, high = shipped().interval(inside, 0.8)
+    assert not all(low[0] <= law[0] <= high[0] for law in inside.by_law)
 
 
 def test_a_host_that_begins_to_fill_up_is_foreseen_to_go_on() -> None:

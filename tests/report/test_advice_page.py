@@ -11,7 +11,7 @@ from test_page import HOSTILE, text_of
 
 from samestep.advise.advice import Question, advise
 from samestep.advise.cluster import read_cluster
-from samestep.advise.context import NOTHING, NoiseScale
+from samestep.advise.context import NOTHING, NoiseScale, cells_digest
 from samestep.advise.hardware import on_cluster
 from samestep.advise.length import Length
 from samestep.advise.reason import Price
@@ -75,6 +75,22 @@ def test_machines_that_were_simulated_have_a_table_of_their_own(tmp_path):
     assert "simulated" not in text_of(page_of(write(tmp_path, advice.to_json())).html)
 
 
+def test_advice_on_cells_that_were_measured_again_is_called_old(tmp_path):
+    write_sweep(tmp_path)
+    value = answer() | {"cells_digest": cells_digest(tmp_path)}
+    assert "→ 8" in text_of(page_of(write(tmp_path, value)).html)
+    write(tmp_path, value | {"cells_digest": "another"})
+    text = text_of(page_of(tmp_path).html)
+    assert "measured again after the advice" in text and "→ 8" not in text
+
+
+def test_where_the_batch_grew_the_same_training_is_told_too(tmp_path):
+    cells = [{"gpus": n, "batch_per_gpu": 64, "step_s": 0.8 + 0.05 * (n > 1)} for n in (1, 2, 4)]
+    advice = advise(cells, NOTHING, Question(worlds=(1, 2, 4, 8), length=Length(alone_s=36000.0)))
+    text = text_of(page_of(write(tmp_path, advice.to_json())).html)
+    assert "batch that stays" in text and "64: " in text
+
+
 def test_without_advice_there_is_no_such_section(tmp_path):
     write_sweep(tmp_path)
     assert "advice" not in page_of(tmp_path).sections
@@ -84,7 +100,7 @@ def test_without_advice_there_is_no_such_section(tmp_path):
 def test_what_is_not_known_is_not_drawn(tmp_path):
     text = text_of(page_of(write(tmp_path, answer())).html)
     assert "Examples needed if the batch" not in text
-    assert "Gpu-hours against hours" in text
+    assert "GPU-hours against hours" in text
 
 
 def test_texts_of_others_are_escaped(tmp_path):
@@ -114,7 +130,8 @@ def test_all_that_is_drawn_is_within_the_frame(values):
             speedup=speedup, speedup_low=speedup / wide, speedup_high=speedup * wide, efficiency=1,
             wait_s=wait_s, wait_high_s=wait_s * wide, start_s=0, train_s=train_s, train_low_s=train_s,
             train_high_s=train_s * wide, result_s=wait_s + train_s, result_high_s=(wait_s + train_s) * wide,
-            gpu_hours=train_s * 2**place / 3600, is_pareto=place % 2 == 0,
+            gpu_hours=train_s * 2**place / 3600, gpu_hours_low=train_s / 3600, gpu_hours_high=train_s,
+            efficiency_low=1 / wide, efficiency_high=wide, is_pareto=place % 2 == 0,
         )
         for place, (speedup, wait_s, train_s, wide) in enumerate(values)
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from samestep.advise.named import cells_of
 from samestep.advise.nodes import Node, node_of
 from samestep.advise.offers import Offer, Run, offers_of, pareto
 from samestep.advise.origins import of_conditions
-from samestep.advise.project import Projection, project
+from samestep.advise.project import Projection, project, rule_of
 from samestep.advise.reason import Price, of_duplicated, reason
 from samestep.advise.recommend import Recommendation, recommend
 from samestep.advise.rows import Row
@@ -31,7 +31,7 @@ from samestep.findings import Finding
 Way = Literal["same", "grows"]
 """What becomes of the global batch with more GPUs."""
 FILE = "advice.json"
-VERSION = 1
+VERSION = 2
 """Of what is written to it."""
 
 
@@ -70,6 +70,8 @@ class Advice:
     remarks: tuple[str, ...] = ()
     price: Price | None = None
     run: Run
+    is_step_known: bool = True
+    """Not where examples a second are known, and no batch: then a step counts as one example on each GPU."""
 
     @property
     def recommended_gpus(self) -> int:
@@ -93,6 +95,7 @@ class Advice:
             "batch": self.way,
             "num_examples": self.run.num_examples,
             "num_epochs": self.run.num_epochs,
+            "is_step_known": self.is_step_known,
             "rows": [
                 self._offer_json(offer)
                 | {"is_pareto": offer.gpus in front}
@@ -125,6 +128,7 @@ class Advice:
         cost, cost_low, cost_high = (None if price is None else hours * price for hours in costs)
         return {
             "gpus": offer.gpus,
+            "nodes": offer.nodes,
             "kind": offer.kind,
             "batch_size": offer.batch_size,
             "step_s": offer.step_s,
@@ -134,6 +138,8 @@ class Advice:
             "speedup_low": offer.speedup_low,
             "speedup_high": offer.speedup_high,
             "efficiency": offer.efficiency,
+            "efficiency_low": offer.efficiency_low,
+            "efficiency_high": offer.efficiency_high,
             "examples_factor": offer.examples_factor,
             "wait_s": offer.wait.expected_s,
             "wait_high_s": offer.wait.high_s,
@@ -146,6 +152,8 @@ class Advice:
             "is_range": offer.is_range,
             "because": offer.because,
             "gpu_hours": offer.gpu_hours,
+            "gpu_hours_low": offer.gpu_hours_low,
+            "gpu_hours_high": offer.gpu_hours_high,
             "cost": cost,
             "cost_low": cost_low,
             "cost_high": cost_high,
@@ -175,17 +183,19 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
             f"Up to {max(question.worlds)} GPUs were asked about, but the fewest that were measured are "
             f"{fewest}: ask about more with --to, or measure fewer."
         )
-    asked = project(measured, worlds, gpus_per_node=node.gpus)
+    way: Way = rule_of(measured)
+    asked = project(measured, worlds, batch=way, gpus_per_node=node.gpus)
     if len({cell.gpus for cell in measured}) == 1:
         raise OneWorld(asked)
-    way: Way = "grows" if len({cell.batch_per_gpu for cell in measured}) == 1 else "same"
     other: Way = "grows" if way == "same" else "same"
     rows = {way: asked, other: project(measured, worlds, batch=other, gpus_per_node=node.gpus)}
     # a projection tells about every cell, asked for or not
     within = {each: [row for row in told if row.gpus in worlds] for each, told in rows.items()}
-    basis = [row.gpus for row in asked if row.kind == "measured"]
+    basis = sorted({cell.gpus for cell in measured})
     advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings], basis)
-    return replace(advice, remarks=(*advice.remarks, *_about_node(node, worlds)))
+    is_step_known = all(cell.is_in_seconds for cell in measured)
+    said = (*advice.remarks, *([] if is_step_known else [_NO_STEP]), *_about_node(node, worlds))
+    return replace(advice, remarks=said, is_step_known=is_step_known)
 
 
 def advice_from(
@@ -209,6 +219,8 @@ def advice_from(
         stays = rows["same"][0].gpus * rows["same"][0].batch_per_gpu
         idle = cannot_share([row.gpus for row in rows["same"]], stays)
         rows["same"] = [row for row in rows["same"] if row.gpus <= stays]
+        if idle is not None and way == "same" and not rows["same"]:
+            raise ConfigError(f"{idle.message} Measure fewer GPUs, or a larger batch.")
         said += [idle] if idle is not None and way == "same" else []
     grown = {row.gpus: row.gpus * row.batch_per_gpu for row in rows["grows"]}
     if small := too_small(grown, context.examples_per_epoch):
@@ -251,6 +263,12 @@ def advice_from(
         price=question.price,
         run=run,
     )
+
+
+_NO_STEP = (
+    "How many examples a step has is not known, so no time of a step is: speedups hold, and times of the run "
+    "if --alone says its length. Add batch_per_gpu or batch_size to the table."
+)
 
 
 def _about_node(node: Node, worlds: Sequence[int]) -> list[str]:

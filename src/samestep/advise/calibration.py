@@ -4,8 +4,8 @@ Split conformal (Lei et al. 2018): on public series, each forecast's miss is div
 foreseen for it from how sure the experience is, how far the laws disagree, how far the question lies from the
 cells, and whether it is one of several nodes, large or small. The quantiles of these ratios, times the width
 foreseen for a new question, are its interval. Low and high are told apart: steps are oftener slower than
-foreseen. Far from all cells it is a range, and also holds what each law says that counts there: few public
-series reach so far, and quantiles of the nearer ones do not tell which of the laws goes on to hold.
+foreseen. Far from all cells, and where a batch is shared out, it also holds what each law says that counts
+there: few public series are of that kind, and quantiles of the others do not tell which law goes on to hold.
 
 `shipped` is the one that comes with the package; `calibrate` makes one.
 """
@@ -57,7 +57,9 @@ class Calibration:
         full = outlook.log_s + np.where(is_host_fine, 0.0, _STANDSTILL) * lost
         low = outlook.log_s + min(low_ratio, 0.0) * width
         high = np.maximum(outlook.log_s + max(high_ratio, 0.0) * width, full)
-        least, most = (np.where(outlook.is_far, end, outlook.log_s) for end in outlook.hull)
+        # far from the cells, and where the batch is shared: few public series tell which law goes on to hold
+        is_wide = outlook.is_far | outlook.is_strong
+        least, most = (np.where(is_wide, end, outlook.log_s) for end in outlook.hull)
         return np.minimum(low, least), np.maximum(high, most)
 
     def to_json(self) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from samestep.errors import ConfigError, listed
 
 _OTHER_UNIT = 300.0
 """No factor above it is of GPUs alone."""
+_REPEATS = 2.0
+"""Times of one place that differ by more are not of the same work: public repeats differ by 0.08 at most."""
 _STEP_S = (1e-9, 1e9)
 """No step is shorter than a turn of a clock, or longer than thirty years."""
 MOST_GPUS = 65536
@@ -39,6 +41,9 @@ class Cell:
     step_low_s: float | None = None
     step_high_s: float | None = None
     """Of an interval of 95 %."""
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    """The same of the speedup over one GPU, where both were measured by turns."""
     cpu_utilisation: float | None = None
     """Of all cores of a node, by its ranks."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
@@ -110,10 +115,16 @@ class Cell:
 
     @property
     def relative_deviation(self) -> float:
-        """One standard deviation of the step's time, as a part of it; 0 where no interval is known."""
-        if self.step_low_s is None or self.step_high_s is None:
-            return 0.0
-        return max(self.step_high_s - self.step_low_s, 0.0) / 2 / 1.96 / self.step_s
+        """One standard deviation of the step's time, as a part of it; 0 where no interval is known.
+
+        That of the speedup counts if it is the larger: rounds may differ by more than steps of one run.
+        """
+        own = speedup = 0.0
+        if self.step_low_s is not None and self.step_high_s is not None:
+            own = max(self.step_high_s - self.step_low_s, 0.0) / 2 / self.step_s
+        if self.speedup_low is not None and self.speedup_high:
+            speedup = (self.speedup_high - self.speedup_low) / (self.speedup_high + self.speedup_low)
+        return max(own, speedup) / 1.96
 
 
 def checked(cells: Iterable[Cell], node: Node | None = None) -> list[Cell]:
@@ -157,6 +168,13 @@ def _merged(alike: Sequence[Cell]) -> Cell:
         return alike[0]
     lows = [cell.step_low_s or cell.step_s for cell in alike]
     highs = [cell.step_high_s or cell.step_s for cell in alike]
+    quickest, slowest = min(alike, key=lambda c: c.step_s), max(alike, key=lambda c: c.step_s)
+    if slowest.step_s > _REPEATS * quickest.step_s:
+        raise ConfigError(
+            f"a step of {told_gpus(alike[0].gpus)} with {alike[0].batch_per_gpu:g} examples each is said to "
+            f"take {quickest.step_s:g} s and {slowest.step_s:g} s, which are no repeats of one measurement: "
+            "keep one of them, or judge the jobs one by one"
+        )
     step_s = math.exp(sum(math.log(cell.step_s) for cell in alike) / len(alike))
     return replace(alike[0], step_s=step_s, step_low_s=min(lows), step_high_s=max(highs))
 

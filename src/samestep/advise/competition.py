@@ -66,13 +66,13 @@ _BETWEEN = _named(GROWTH, _TIERS, _LOG)
 _CROSSING = _named(EXPERIENCE, GROWTH, _LAST, _BANDWIDTH, _AMDAHL)
 # only laws that lose with every GPU that comes, from little to more than is gained
 _CROSSING_SMALL = _named(EXPERIENCE, _LOG, _AMDAHL, _UNIVERSAL)
-# two that are Amdahl's where nothing else shows: ranks that disturb each other the more of them there are,
-# and an exchange that hides behind the computing until its share gets too small
-_STRONG = _led_by(EXPERIENCE, _UNIVERSAL, _POLLUX)
+# Amdahl's, and two that are Amdahl's where nothing else shows: ranks that disturb each other the more of them
+# there are, and an exchange that hides behind the computing until its share gets too small
+_STRONG = _led_by(EXPERIENCE, _AMDAHL, _UNIVERSAL, _POLLUX)
 # no public series tells; by meaning, the law that knows tiers where some of several nodes were measured
-_STRONG_BETWEEN = _led_by(EXPERIENCE, _UNIVERSAL, _POLLUX, _TIERS)
-# only the experience knows that fewer turns are no smaller batch; and laws are for larger worlds: below the
-# largest that was measured, it alone goes through the cells
+_STRONG_BETWEEN = _led_by(EXPERIENCE, _AMDAHL, _UNIVERSAL, _POLLUX, _TIERS)
+# only the experience knows that fewer turns are no smaller batch, and that a larger one has no more overhead;
+# and laws are for larger worlds: below the largest that was measured, it alone goes through the cells
 _ALONE = _named(EXPERIENCE)
 
 
@@ -157,7 +157,8 @@ class Competition:
         by_tier = np.where(is_crossing, crossing[:, None], by_tier)
         is_by_turns = cells.is_at_once_fixed & np.isclose(asked.at_once, cells.at_once[-1], rtol=1e-9)
         by_share = np.where(has_nodes & ~is_crossing, _STRONG_BETWEEN[:, None], _STRONG[:, None])
-        by_batch = np.where(is_by_turns, _ALONE[:, None], by_share)
+        is_larger = asked.batch_per_gpu > cells.batch_per_gpu[-1] * (1 + 1e-9)
+        by_batch = np.where(is_by_turns | is_larger, _ALONE[:, None], by_share)
         weights = np.where(is_strong, by_batch, by_tier)
         weights = np.where(asked.gpus < cells.gpus.max(), _ALONE[:, None], weights)
         counts_here = weights > _OTHERS

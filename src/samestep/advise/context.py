@@ -3,6 +3,8 @@
 Reads scale.json as `samestep scale` writes it; what is missing there is None, and nothing is made up for it.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,12 @@ from samestep.record import read_json
 
 FILE = "scale.json"
 _DUPLICATED = "duplicated-work"
+
+
+def cells_digest(folder: Path) -> str:
+    """Of the cells of a sweep: another one, if it was measured again."""
+    cells = (read_json(folder / FILE) or {}).get("cells")
+    return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,17 @@ FULL = 0.85
 def host_s(cells: Sequence[Cell], asked: Places) -> Floats | None:
     """The step of a node whose cores do nothing else; None if no cell has CPU use.
 
-    What an example costs of the node's cores is that of the cell with most ranks a node.
+    What an example costs of the node's cores is that of the cell with most ranks a node, and of these the one
+    with most examples each, since ranks that wait keep cores busy too. No measured step is below it.
     """
     known = [cell for cell in cells if cell.cpu_utilisation is not None]
     if not known:
         return None
-    busiest = max(known, key=lambda cell: (cell.gpus / cell.num_nodes, cell.gpus))
+    busiest = max(known, key=lambda cell: (cell.gpus / cell.num_nodes, cell.batch_per_gpu))
     assert busiest.cpu_utilisation is not None
     per_node = busiest.batch_size / busiest.num_nodes
-    node_s_per_example = busiest.cpu_utilisation * busiest.step_s / per_node
+    quickest = min(cell.step_s * cell.num_nodes / cell.batch_size for cell in cells)
+    node_s_per_example = min(busiest.cpu_utilisation * busiest.step_s / per_node, quickest)
     return np.asarray(node_s_per_example * asked.gpus_per_node * asked.batch_per_gpu)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from samestep.advise.experience import Experience, forecast
 from samestep.advise.places import Floats, Places
@@ -65,10 +66,17 @@ def candidates_for(
 def _is_open(places: Places, candidates: Places, index: int) -> bool:
     """Within reach or, once there are two world sizes, the first world of two nodes; with work for all."""
     gpus, nodes = candidates.gpus[index], candidates.nodes[index]
-    if candidates.batch_per_gpu[index] < min(1.0, places.batch_per_gpu.min()):
+    share = candidates.batch_per_gpu[index]
+    if share < min(1.0, places.batch_per_gpu.min()):
         return False
+    if not _is_whole(share) and bool(np.all(_is_whole(places.batch_per_gpu))):
+        return False  # who shares evenly cannot measure it
     is_first_of_two = nodes == 2 and places.nodes.max() == 1 and len(set(places.gpus)) > 1
     return bool(gpus <= _REACH * places.gpus.max() or is_first_of_two)
+
+
+def _is_whole(shares: Floats | float) -> NDArray[np.bool_]:
+    return np.asarray(np.isclose(shares, np.round(shares), rtol=0, atol=1e-9))
 
 
 def _variance(experience: Experience, places: Places, target: Places) -> float:
@@ -82,10 +90,15 @@ def _variance(experience: Experience, places: Places, target: Places) -> float:
 
 
 def _why(places: Places, cell: Places, target: Places) -> str:
+    most = int(target.gpus[0])
     if len(set(places.gpus)) == 1:
-        return f"of the worlds within reach it tells most about {int(target.gpus[0])} GPUs"
+        if cell.gpus[0] == most:
+            return f"two numbers of GPUs are the least, and {most} is the most that is asked about"
+        return f"two numbers of GPUs are the least, and of those within reach it tells most about {most}"
     if cell.nodes[0] > 1 and places.nodes.max() == 1:
         return "nothing was measured between nodes yet, and their links are what the projection depends on"
     if cell.gpus[0] == 1:
         return "speedup needs the time of one GPU"
-    return f"it lies between what was measured and {int(target.gpus[0])} GPUs"
+    if cell.gpus[0] >= most:
+        return "nothing tells more about so many than to measure them"
+    return f"it lies between what was measured and {most} GPUs"

@@ -44,6 +44,7 @@ class Offer:
     """What a number of GPUs would give."""
 
     gpus: int
+    nodes: int
     kind: Kind
     batch_size: float
     step_s: float
@@ -72,6 +73,14 @@ class Offer:
     @property
     def efficiency(self) -> float:
         return self.speedup / self.gpus
+
+    @property
+    def efficiency_low(self) -> float:
+        return self.speedup_low / self.gpus
+
+    @property
+    def efficiency_high(self) -> float:
+        return self.speedup_high / self.gpus
 
     @property
     def result_s(self) -> float:
@@ -121,6 +130,7 @@ def offers_of(
         found.append(
             Offer(
                 gpus=row.gpus,
+                nodes=row.nodes,
                 kind=row.kind,
                 batch_size=batch_size,
                 step_s=row.step_s,

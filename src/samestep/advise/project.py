@@ -65,8 +65,9 @@ def project(
         raise ConfigError(f"batch is {batch!r}, but must be one of {', '.join(map(repr, RULES))}")
     asked = _asked(to)
     calibration = calibration or shipped()
-    rule = _rule(measured, batch)
-    shown = _of_one_batch(measured, rule)
+    rule = batch or rule_of(measured)
+    of_batch = _of_one_batch(measured, rule)
+    shown = _quickest(of_batch)
     known = {cell.gpus for cell in shown}
     one = _single(measured, shown)
 
@@ -77,13 +78,16 @@ def project(
         return Places.of(worlds, [node.num_for(n) for n in worlds], share, _turns(measured, reference, share))
 
     places, step_s = places_of(measured)
-    findings = remarks.of_cells(shown, has_single=one is not None)
+    findings = [
+        *remarks.of_cells(shown, has_single=one is not None),
+        *remarks.of_placements(of_batch, shown),
+    ]
     # as many GPUs as there is an example for; what has less is no place to measure, or to ask for
     target = at([max((n for n in asked if at([n]).batch_per_gpu[0] >= 1), default=asked[-1])])
     is_one_world = len({cell.gpus for cell in measured}) == 1
+    if is_one_world and target.gpus[0] <= measured[-1].gpus:  # nothing else is asked about
+        target = at([2 * measured[-1].gpus])
     worlds = candidates_for(places, target, node.gpus, asked)
-    if is_one_world and not worlds:  # who asks about what was measured is still told what to measure
-        worlds, target = [2 * measured[-1].gpus], at([2 * measured[-1].gpus])
     cell = next_cell(calibration.learnt.experience, places, step_s, at(worlds), target) if worlds else None
     over = None if one is None else _measured_row(one)
     rows: list[Row] = [_measured_row(cell) for cell in shown]
@@ -176,6 +180,9 @@ def _measured_row(cell: Cell) -> MeasuredRow:
         step_s=cell.step_s,
         low_s=min(cell.step_low_s or cell.step_s, cell.step_s),
         high_s=max(cell.step_high_s or cell.step_s, cell.step_s),
+        paired=None
+        if cell.speedup_low is None or cell.speedup_high is None
+        else (cell.speedup_low, cell.speedup_high),
     )
 
 
@@ -192,19 +199,31 @@ def _asked(to: int | Sequence[int]) -> list[int]:
     return sorted({*doublings, *map(int, worlds)})
 
 
-def _rule(cells: Sequence[Cell], batch: Rule | None) -> Rule:
-    """As asked, or as most cells did; of equally many, the same training."""
-    if batch is not None:
-        return batch
+def rule_of(cells: Sequence[Cell]) -> Rule:
+    """What became of the batch in most cells; of equally many, the same training."""
     most = {rule: len(_of_one_batch(cells, rule)) for rule in RULES}
     return "grows" if most["grows"] > most["same"] or len(cells) == 1 else "same"
 
 
 def _of_one_batch(cells: Sequence[Cell], rule: Rule) -> list[Cell]:
-    """Those whose batch most cells have, of the largest if there are several such."""
+    """Those whose batch most cells have, of the largest if there are several such.
+
+    Where no two have the same, it is that of the fewest GPUs: the training that somebody has now.
+    """
     batches = {cell.batch_size if rule == "same" else cell.batch_per_gpu for cell in cells}
     groups = [[cell for cell in cells if _has_batch(cell, rule, batch)] for batch in sorted(batches)]
+    if max(map(len, groups)) == 1:
+        return min(groups, key=lambda group: (group[0].gpus, -group[0].batch_size))
     return max(reversed(groups), key=len)
+
+
+def _quickest(cells: Sequence[Cell]) -> list[Cell]:
+    """Of each number of GPUs the nodes on which it was quickest: it is a number that is asked for."""
+    best: dict[int, Cell] = {}
+    for cell in cells:
+        if cell.gpus not in best or cell.gpu_s_per_example < best[cell.gpus].gpu_s_per_example:
+            best[cell.gpus] = cell
+    return [best[gpus] for gpus in sorted(best)]
 
 
 def _has_batch(cell: Cell, rule: Rule, batch: float) -> bool:

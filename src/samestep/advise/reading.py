@@ -43,6 +43,7 @@ def read_sweep(folder: Path) -> list[Cell]:
                 of_all
                 | {key: row[key] for key in (*WHOLE, *NUMBERS) if row.get(key) is not None}
                 | _within_bounds(row)
+                | _paired(row)
                 | {
                     "machine": _machine(row.get("devices") or environment.get("devices") or (), environment),
                     "parts_s": parts.get((row["gpus"], row["batch_size"])),
@@ -68,6 +69,12 @@ def _within_bounds(row: Mapping[str, Any]) -> dict[str, float]:
     if row.get("cpu_utilisation") is not None:
         found["cpu_utilisation"] = min(max(float(row["cpu_utilisation"]), 0.0), 1.0)
     return found
+
+
+def _paired(row: Mapping[str, Any]) -> dict[str, float]:
+    """The interval of its speedup over one GPU."""
+    names = ("speedup_low", "speedup_high")
+    return {name: float(row[name]) for name in names if row["gpus"] > 1 and row.get(name) is not None}
 
 
 def _parts(gap: Mapping[str, Any]) -> dict[str, float]:

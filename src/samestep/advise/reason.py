@@ -39,15 +39,21 @@ def reason(
     other = _next(sure, found)
     if other is not None:
         said.append(_why_not(taken, other, price))
+    better = _better_in_both(sure, taken)
+    if price is not None and better is not None:
+        said.append(
+            f"By the table {better.gpus} would be sooner and cheaper: so much more than there are GPUs does "
+            "not count where they are paid for."
+        )
     far = min((offer for offer in offers if offer.is_range), key=lambda each: each.result_s, default=None)
     if far is not None and far.result_s < taken.result_s:
-        said.append(f"{far.gpus} may take {_train(far)}, but that is a range: {far.because}.")
+        said.append(f"{far.gpus} may take {_train(far)}, a range and nothing to ask for yet: {far.because}.")
     if price is not None:
         said.append(_costs(offers, taken, price))
     if limit:
         said.append(limit)
     if not found.do_agree:
-        said.append(_careful(found))
+        said.append(_careful(found, price))
     if taken.kind == "projected":
         measured = measured or [offer.gpus for offer in offers if offer.kind == "measured"]
         said.append(
@@ -92,6 +98,21 @@ def _next(offers: Sequence[Offer], found: Recommendation) -> Offer | None:
     return next(iter(twice or more), None)
 
 
+def _better_in_both(offers: Sequence[Offer], taken: Offer) -> Offer | None:
+    """The cheapest of those with more GPUs that are both sooner and cheaper: they were superlinear."""
+    return min(
+        (
+            each
+            for each in offers
+            if each.gpus > taken.gpus
+            and each.result_s <= taken.result_s
+            and each.gpus * each.train_s < taken.gpus * taken.train_s
+        ),
+        key=lambda each: (each.gpu_hours, each.gpus),
+        default=None,
+    )
+
+
 def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
     takes = f"{other.gpus} would take {_train(other)}"
     longer_s = other.wait.expected_s - taken.wait.expected_s
@@ -124,11 +145,12 @@ def _costs(offers: Sequence[Offer], taken: Offer, price: Price) -> str:
     return f"{cost}, with an hour until the result worth {amount(price.hour)}."
 
 
-def _careful(found: Recommendation) -> str:
+def _careful(found: Recommendation, price: Price | None) -> str:
     expected, careful = found.expected, found.careful
     if careful.result_high_s >= expected.result_high_s:
+        counted = "" if price is None else " and what GPU-hours cost"
         return (
-            f"By the time that holds nine times out of ten, {careful.gpus} would do: "
+            f"By the time that holds nine times out of ten{counted}, {careful.gpus} would do: "
             f"{told(careful.result_high_s)}, against {told(expected.result_high_s)} with {expected.gpus}."
         )
     return (

@@ -7,6 +7,7 @@ from samestep.advise.cells import Cell
 from samestep.advise.next_cell import NUM_STEPS, NextCell
 from samestep.advise.places import Places
 from samestep.advise.words import gpus as told_gpus
+from samestep.advise.words import told
 from samestep.findings import Finding
 
 _BETTER = 0.05
@@ -14,8 +15,8 @@ _BETTER = 0.05
 _ERRATIC = 0.15
 _GAIN = (0.5, 1.1)
 """Times the examples a second of the fewest GPUs: where all others lie in here, they may be of one GPU."""
-_LONG_S = 20.0
-"""Of a thousand public steps, 99 of 100 take less than 4 s."""
+_USUAL_S = (0.002, 10.0)
+"""Of a hundred public steps on the fewest GPUs, one is shorter and five are longer: worth a question."""
 
 
 def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
@@ -52,26 +53,37 @@ def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
             )
         )
     found += [*_of_noise(cells), *_of_no_gain(cells)]
-    if cells[0].step_s > _LONG_S:
-        found.append(
-            Finding(
-                cause="long-steps",
-                message=f"A step takes {_duration(cells[0].step_s)} on {cells[0].gpus} "
-                f"GPU{'s' * (cells[0].gpus > 1)}, which is unusually long: were these milliseconds?",
-                evidence={"gpus": cells[0].gpus, "step_s": cells[0].step_s},
-                fix="If they were, name the column step_ms.",
-            )
-        )
+    found += _of_units(cells[0])
     if not has_single:
         found.append(
             Finding(
                 cause="no-single-gpu",
-                message=f"The smallest world has {cells[0].gpus} GPUs, so there is no speedup over one.",
+                message=f"The smallest world has {cells[0].gpus} GPUs, so speedup over one is not known: "
+                "tables tell it over these, each of which counts as one.",
                 evidence={"smallest": cells[0].gpus},
                 fix="Measure 1 GPU too, with the same batch.",
             )
         )
     return found
+
+
+def _of_units(cell: Cell) -> list[Finding]:
+    """Steps that somebody may have written down in another unit; a sweep knows its own."""
+    short_s, long_s = _USUAL_S
+    if cell.conditions or not cell.is_in_seconds or short_s <= cell.step_s <= long_s:
+        return []
+    is_long = cell.step_s > long_s
+    said = "long: were these milliseconds" if is_long else "short: were these seconds"
+    return [
+        Finding(
+            cause="long-steps" if is_long else "short-steps",
+            message=f"A step takes {told(cell.step_s)} on {told_gpus(cell.gpus)}, which is unusually {said}?",
+            evidence={"gpus": cell.gpus, "step_s": cell.step_s},
+            fix="If they were, name the column step_ms."
+            if is_long
+            else "If they were, name the column step_s; with examples_per_s, see which batch it is of.",
+        )
+    ]
 
 
 def _of_noise(cells: Sequence[Cell]) -> list[Finding]:
@@ -114,6 +126,25 @@ def _of_no_gain(cells: Sequence[Cell]) -> list[Finding]:
     ]
 
 
+def of_placements(cells: Sequence[Cell], shown: Sequence[Cell]) -> list[Finding]:
+    """Numbers of GPUs that were measured on several numbers of nodes, and which one has the row."""
+    found = []
+    for cell in shown:
+        nodes = sorted({each.num_nodes for each in cells if each.gpus == cell.gpus})
+        if len(nodes) > 1:
+            on = " and ".join(map(str, nodes))
+            found.append(
+                Finding(
+                    cause="several-placements",
+                    message=f"{told_gpus(cell.gpus)} were measured on {on} nodes; the row is of "
+                    f"{cell.num_nodes}, which was quickest, and projections know all of them.",
+                    evidence={"gpus": cell.gpus, "nodes": nodes, "row": cell.num_nodes},
+                    fix=f"Ask for {cell.num_nodes} node{'s' * (cell.num_nodes > 1)} with them.",
+                )
+            )
+    return found
+
+
 def of_one_world(cell: Cell, then: NextCell | None) -> list[Finding]:
     """Why there is no projection."""
     fix = "" if then is None else f"{_measure(then)}: {then.why}."
@@ -149,6 +180,9 @@ def why_range(cells: Sequence[Cell], asked: Places, farthest: int) -> str:
     full host, or a slow disk, would wait for it in vain.
     """
     most = max(cell.gpus for cell in cells)
+    least = min(cell.batch_per_gpu / cell.accumulate for cell in cells)
+    if asked.at_once[0] * farthest < least * (1 - 1e-9):
+        return f"{asked.at_once[0]:.3g} examples a GPU, and {least:g} are the fewest that were measured"
     if asked.nodes[0] > 1 and all(cell.num_nodes == 1 for cell in cells):
         return f"{int(asked.nodes[0])} nodes, and only one was measured"
     if asked.gpus[0] > farthest * most:

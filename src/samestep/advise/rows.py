@@ -57,6 +57,15 @@ class MeasuredRow(Row):
 
     kind: ClassVar[Kind] = "measured"
 
+    paired: tuple[float, float] | None = None
+    """The interval of the speedup over one GPU, where both were measured by turns."""
+
+    def speedup_over(self, one: Row) -> tuple[float, float, float]:
+        if self.paired is None or self is one or one.gpus > 1:
+            return super().speedup_over(one)
+        speedup = self.examples_per_s / one.examples_per_s
+        return speedup, min(self.paired[0], speedup), max(self.paired[1], speedup)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectedRow(Row):

@@ -3,9 +3,10 @@
 A wait is never one number: what is expected, and what it is at most nine times out of ten. Knows figures that
 somebody gave or counted, and what lies between them; `queue` asks schedulers for them.
 
-Between two known numbers of GPUs, waits are linear in log N, so they stay between the two. Above the largest
-they grow with each doubling as they did last, and never shrink; below the smallest they are those of the
-smallest. What was not given is remarked upon.
+Between two known numbers of GPUs, waits are linear in log N, so they stay between the two. Above the largest,
+M, they are that of M · log2(2N) / log2(2M); below the smallest they are those of the smallest. So no wait
+that is known to be longer makes another shorter. Where one is known only, all are as long. What was not given
+is remarked upon.
 """
 
 import math
@@ -17,6 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from samestep.advise.words import percent
 from samestep.errors import ConfigError
 
 HIGH = 0.9
@@ -154,15 +156,14 @@ def count_waits(jobs: Iterable[tuple[int, float]], *, source: str, remarks: Sequ
 def _between(gpus: int, worlds: Sequence[int], waits_s: Sequence[float]) -> float:
     if gpus <= worlds[-1] or len(worlds) == 1:
         return float(np.interp(math.log2(gpus), np.log2(worlds), waits_s))
-    doublings = math.log2(worlds[-1] / worlds[-2])
-    each_s = max(0.0, waits_s[-1] - waits_s[-2]) / doublings
-    return waits_s[-1] + each_s * math.log2(gpus / worlds[-1])
+    return waits_s[-1] * math.log2(2 * gpus) / math.log2(2 * worlds[-1])
 
 
 def _extended(known: Mapping[int, Wait]) -> str:
-    if len(known) == 1 or known[max(known)].high_s <= known[sorted(known)[-2]].high_s:
-        return f"that of {max(known)}"
-    return f"longer with each doubling, as up to {max(known)}"
+    most = max(known)
+    if len(known) == 1 or known[most].high_s == 0:
+        return f"that of {most}"
+    return f"that of {most}, and {percent(1 / math.log2(2 * most))} of it more with each doubling"
 
 
 def _listed(worlds: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from samestep.advise.context import Bars, Context
 from samestep.advise.convergence import growth
 from samestep.advise.offers import Offer
 from samestep.advise.words import gpus as told_gpus
-from samestep.advise.words import percent, told
+from samestep.advise.words import percent, percent_between, told
 
 LEAST = 0.01
 """Of a step; what would save less is not worth a sentence."""
@@ -116,8 +116,15 @@ def limit(context: Context, offers: Sequence[Offer]) -> str:
         return ""
     cost = _cost_at(context, last)
     tail = f"; most of the rest goes to {cost}" if cost else ""
-    used = percent(min(offer.efficiency for offer in offers))
-    return f"Up to {told_gpus(last.gpus)}, at least {used} of each GPU's time is used{tail}."
+    least = min(offers, key=lambda offer: offer.efficiency)
+    if least.efficiency > 1 - LEAST:
+        return f"Up to {told_gpus(last.gpus)}, nothing of a GPU's time is lost{tail}."
+    used = percent_between(least.efficiency, least.efficiency_low, least.efficiency_high)
+    if offers[0].gpus > 1:
+        return f"On {told_gpus(least.gpus)}, each does {used} of what it does on {offers[0].gpus}{tail}."
+    if least.kind == "measured":
+        return f"Up to {told_gpus(last.gpus)}, at least {used} of each GPU's time is used{tail}."
+    return f"On {told_gpus(least.gpus)}, about {used} of each GPU's time is used{tail}."
 
 
 def _more_cores(offers: Sequence[Offer]) -> Iterator[WhatIf]:
@@ -131,7 +138,9 @@ def _more_cores(offers: Sequence[Offer]) -> Iterator[WhatIf]:
 
 def _without(bars: Bars, name: str, offer: Offer) -> WhatIf:
     """Without a bar, of which the run has as much of its time as the measured step has."""
-    return _saving(name, offer, offer.train_s * bars.seconds(name) / bars.measured_s)
+    # other bars may be below 0; without this one, no step is shorter than ideal
+    saved_s = min(bars.seconds(name), bars.measured_s - bars.ideal_s)
+    return _saving(name, offer, offer.train_s * saved_s / bars.measured_s)
 
 
 def _saving(name: str, offer: Offer, saved_s: float) -> WhatIf:

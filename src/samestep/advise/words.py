@@ -35,6 +35,18 @@ def percent(part: float) -> str:
     return f"{100 * part:.0f} %" if abs(part) >= 0.0095 or part == 0 else f"{100 * part:.1g} %"
 
 
+def percent_between(part: float, low: float, high: float) -> str:
+    """A part with its interval: 65 % (46–69)."""
+    ends = [percent(end).removesuffix(" %") for end in (low, high)]
+    return percent(part) + (f" ({'–'.join(ends)})" if ends[0] != ends[1] else "")
+
+
+def amount_between(value: float, low: float, high: float) -> str:
+    """Money, or GPU-hours, with its interval."""
+    ends = [amount(low), amount(high)]
+    return amount(value) + (f" ({'–'.join(ends)})" if ends[0] != ends[1] else "")
+
+
 def _unit(seconds: float) -> tuple[str, float]:
     size = abs(seconds)
     if size == 0 or not math.isfinite(size):

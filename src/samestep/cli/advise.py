@@ -46,9 +46,16 @@ def advise(
     ] = None,
     price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU-hour.")] = None,
     hour: Annotated[
-        float, typer.Option(min=1e-9, help="What an hour until the result is worth, in the money of --price.")
-    ] = HOUR,
-    steps: Annotated[float | None, typer.Option(min=1, help="Of the run, at the batch of one GPU.")] = None,
+        float | None,
+        typer.Option(
+            min=1e-9,
+            help="What an hour until the result is worth, in the money of --price.",
+            show_default=f"{HOUR:g}",
+        ),
+    ] = None,
+    steps: Annotated[
+        float | None, typer.Option(min=1, help="Of the run, at the batch of the fewest GPUs.")
+    ] = None,
     epochs: Annotated[float | None, typer.Option(min=1e-9, help="Of the run.")] = None,
     alone: Annotated[
         str | None, typer.Option(metavar="TIME", help="What training takes on the fewest GPUs, as in 10h.")
@@ -86,6 +93,14 @@ def advise(
     from samestep.advise.reason import Price
     from samestep.report.advising import show_advice
 
+    for name, value, needs, is_there in (
+        ("--parameters", parameters, "--cluster", cluster is not None),
+        ("--hour", hour, "--price", price is not None),
+    ):
+        if value is not None and not is_there:
+            raise ConfigError(
+                f"{name} is {value}, but counts with {needs} only: give that too, or leave it out."
+            )
     for name, value in (("--price", price), ("--hour", hour), ("--steps", steps), ("--epochs", epochs)):
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"{name} is {value}; give a number that is not infinite.")
@@ -100,7 +115,7 @@ def advise(
         worlds=worlds_to(_as_far_as_usual(measured[-1]) if to is None else to, measured),
         length=length,
         waits=_waits(wait, [*paths, *folders]),
-        price=None if price is None else Price(gpu_hour=price, hour=hour),
+        price=None if price is None else Price(gpu_hour=price, hour=HOUR if hour is None else hour),
         gpus_per_node=gpus_per_node,
     )
     context = read_context(folders)
@@ -139,12 +154,13 @@ def _keep(answer: dict[str, Any], paths: Sequence[Path]) -> Path | None:
     """Write the advice into the folder that it is about, for its page; not where that is not allowed."""
     from samestep.advise.advice import FILE
     from samestep.advise.context import FILE as SWEEP
+    from samestep.advise.context import cells_digest
     from samestep.record import write_json
 
     if len(paths) != 1 or not (paths[0] / SWEEP).exists():
         return None
     try:
-        write_json(paths[0] / FILE, answer)
+        write_json(paths[0] / FILE, answer | {"cells_digest": cells_digest(paths[0])})
     except OSError:
         return None
     return paths[0] / FILE

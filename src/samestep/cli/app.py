@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from samestep import __version__
-from samestep.errors import SamestepError
+from samestep.errors import ConfigError, SamestepError
 from samestep.report import console as show
 
 _ORDER = (
@@ -28,16 +28,34 @@ _ORDER = (
 )
 
 
-class _InOrder(TyperGroup):
-    """Lists commands in the order in which people need them."""
+class _Commands(TyperGroup):
+    """Lists commands in the order in which people need them; wrong words are refused like anything else."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Without the option parser's own box, which has no form for machines."""
+        try:
+            code = super().main(*args, **(extra | {"standalone_mode": False}))
+        except typer.Abort:
+            code = 1
+        except Exception as error:
+            # the parser's classes of errors have no public name; all of them can say themselves
+            tell = getattr(error, "format_message", None)
+            if tell is None:
+                raise
+            command = getattr(getattr(error, "ctx", None), "command_path", "samestep")
+            said = tell().strip().rstrip(".")
+            if not said:  # no command at all: help was shown
+                sys.exit(2)
+            raise ConfigError(f"{said}. See `{command} --help`.") from None
+        sys.exit(code if isinstance(code, int) else 0)
+
 
 app = typer.Typer(
     name="samestep",
-    cls=_InOrder,
+    cls=_Commands,
     help="Train on any number of GPUs. Take the same step. Know whether it pays.",
     no_args_is_help=True,
     add_completion=False,

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from samestep.advise.advice import FILE, VERSION
+from samestep.advise.context import cells_digest
 from samestep.report.written import FindingRow, Written, read_written
 
 
@@ -13,8 +14,8 @@ class _Finite(Written):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class GrownRow(_Finite):
-    """The same GPUs with a batch that grows with them."""
+class OtherRow(_Finite):
+    """The same GPUs with a batch that grows with them, or with one that stays."""
 
     batch_size: float
     result_s: float
@@ -22,6 +23,7 @@ class GrownRow(_Finite):
     examples_factor_low: float | None = None
     examples_factor_high: float | None = None
     is_examples_factor_known: bool = False
+    is_range: bool = False
 
 
 class OfferRow(_Finite):
@@ -37,6 +39,8 @@ class OfferRow(_Finite):
     speedup_low: float
     speedup_high: float
     efficiency: float
+    efficiency_low: float
+    efficiency_high: float
     wait_s: float
     wait_high_s: float
     start_s: float
@@ -46,10 +50,15 @@ class OfferRow(_Finite):
     result_s: float
     result_high_s: float
     gpu_hours: float
+    gpu_hours_low: float
+    gpu_hours_high: float
     cost: float | None = None
+    cost_low: float | None = None
+    cost_high: float | None = None
     is_pareto: bool = False
     is_range: bool = False
-    grows_batch: GrownRow | None = None
+    grows_batch: OtherRow | None = None
+    same_batch: OtherRow | None = None
 
 
 class WhatIfRow(_Finite):
@@ -94,14 +103,22 @@ class Advised(_Finite):
     findings: tuple[FindingRow, ...] = ()
     remarks: tuple[str, ...] = ()
     cluster: ClusterRow | None = None
+    cells_digest: str | None = None
+    is_step_known: bool = True
+    is_old: bool = False
+    """Whether its cells were measured again since."""
 
 
 def read_advised(folder: Path) -> Advised | None:
     """The advice in `folder`; None where there is none."""
-    return read_written(
+    advised = read_written(
         folder / FILE,
         Advised,
         version=VERSION,
         noun="advice",
         again="ask for it again with `samestep advise`",
     )
+    if advised is None:
+        return None
+    is_old = advised.cells_digest not in (None, cells_digest(folder))
+    return advised.model_copy(update={"is_old": is_old})

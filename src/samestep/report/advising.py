@@ -14,7 +14,7 @@ from rich.text import Text
 from samestep.advise.advice import Advice
 from samestep.advise.hardware import OnCluster
 from samestep.advise.offers import Offer
-from samestep.advise.words import amount, percent, told, told_between
+from samestep.advise.words import amount_between, percent, percent_between, told, told_between
 from samestep.report.figures import Unit, seconds
 from samestep.report.wording import visible
 
@@ -23,6 +23,7 @@ _FIRST_TO_GO = (
     "start",
     "efficiency",
     "growing batch",
+    "same batch",
     "GPU-hours",
     "step",
     "price",
@@ -76,7 +77,7 @@ def _columns(advice: Advice) -> list[Column]:
         ("", ["range" if offer.is_range else offer.kind for offer in offers]),
         ("step", [step_told(offer.step_s, offer.low_s, offer.high_s) for offer in offers]),
         ("speedup", [_speedup(offer) for offer in offers]),
-        ("efficiency", [percent(offer.efficiency) for offer in offers]),
+        ("efficiency", [_efficiency(offer) for offer in offers]),
         ("training", [_training(offer) for offer in offers]),
         ("wait", [_wait(offer) for offer in offers]),
         ("start", [told(offer.start_s) for offer in offers]),
@@ -88,10 +89,13 @@ def _columns(advice: Advice) -> list[Column]:
         found.append(("price", [_price(offer, price.gpu_hour) for offer in offers]))
     if advice.way == "same":
         found.append(("growing batch", [_grown(advice, grown[offer.gpus]) for offer in offers]))
+    else:
+        found.append(("same batch", [_same(advice, offer.gpus) for offer in offers]))
     empty = {
         "wait": all(offer.wait.high_s == 0 for offer in offers),
         "start": all(offer.start_s == 0 for offer in offers),
     }
+    empty["step"] = not advice.is_step_known
     return [column for column in found if not empty.get(column[0], False)]
 
 
@@ -111,24 +115,37 @@ def _speedup(offer: Offer) -> str:
     return f"{offer.speedup:.2f}" + (f" ({low}–{high})" if low != high else "")
 
 
+def _efficiency(offer: Offer) -> str:
+    return percent_between(offer.efficiency, offer.efficiency_low, offer.efficiency_high)
+
+
 def _wait(offer: Offer) -> str:
     expected, high = told(offer.wait.expected_s), told(offer.wait.high_s)
     return expected if expected == high else f"{expected} (to {high})"
 
 
 def _hours(offer: Offer, is_on_front: bool) -> str:
-    return f"{amount(offer.gpu_hours)}{' *' if is_on_front else '  '}"
+    hours = amount_between(offer.gpu_hours, offer.gpu_hours_low, offer.gpu_hours_high)
+    return f"{hours}{' *' if is_on_front else '  '}"
 
 
 def _price(offer: Offer, gpu_hour: float) -> str:
-    low, high = amount(offer.gpu_hours_low * gpu_hour), amount(offer.gpu_hours_high * gpu_hour)
-    return f"{amount(offer.gpu_hours * gpu_hour)}" + (f" ({low}–{high})" if low != high else "")
+    hours = (offer.gpu_hours, offer.gpu_hours_low, offer.gpu_hours_high)
+    return amount_between(*(gpu_hour * each for each in hours))
 
 
 def _grown(advice: Advice, offer: Offer) -> str:
     is_known = advice.growths[offer.gpus].is_known
     needs = f", ×{offer.examples_factor:.2f}" if is_known else " at best"
     return f"{offer.batch_size:,.0f}: {told(offer.result_s)}{needs}"
+
+
+def _same(advice: Advice, gpus: int) -> str:
+    """Empty where the batch has fewer examples than there are GPUs."""
+    offer = next((each for each in advice.of_way("same") if each.gpus == gpus), None)
+    if offer is None:
+        return ""
+    return f"{offer.batch_size:,.0f}: {told(offer.result_s)}{' (range)' if offer.is_range else ''}"
 
 
 def _legend(advice: Advice, shown: set[str]) -> str:
@@ -141,6 +158,8 @@ def _legend(advice: Advice, shown: set[str]) -> str:
         said.append("range: too far from what was measured to be asked for")
     if "growing batch" in shown:
         said.append("growing batch: its size, its result, how many times the examples it needs")
+    if "same batch" in shown:
+        said.append("same batch: its size and its result, the same training on all of them")
     if shown != {name for name, _ in _columns(advice)}:
         said.append("all columns: --json")
     return "; ".join(said)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from samestep.advise.words import amount, percent, told, told_between
+from samestep.advise.words import amount_between, percent, percent_between, told, told_between
+from samestep.advise.words import gpus as told_gpus
 from samestep.report import advice_drawings as drawings
 from samestep.report.advised import Advised, ClusterRow, OfferRow, SimulatedRow, read_advised
 from samestep.report.advising import best_to_worst, step_told
@@ -11,6 +12,7 @@ from samestep.report.figures import seconds
 from samestep.report.material import Material
 from samestep.report.section import Section
 
+_OLD = "This sweep was measured again after the advice was given: run `samestep advise` again."
 _BATCH = {
     "same": "The global batch is the same on every number of GPUs.",
     "grows": "The global batch grows with the GPUs: that is other training than on one.",
@@ -21,12 +23,17 @@ def _values(material: Material) -> Mapping[str, Any] | None:
     advised = read_advised(material.folder)
     if advised is None:
         return None
+    if advised.is_old:
+        return {"old": _OLD}
     rows, asked = advised.rows, advised.recommended_gpus
     columns = [
-        (name, [tell(row) for row in rows]) for name, tell in _COLUMNS if any(tell(row) for row in rows)
+        (name, [tell(row) for row in rows])
+        for name, tell in _COLUMNS
+        if any(tell(row) for row in rows) and (name != "step" or advised.is_step_known)
     ]
     known = {(found.cause, found.message) for found in material.findings}
     return {
+        "old": "",
         "reason": advised.reason,
         "batch": _BATCH[advised.batch],
         "titles": [name for name, _ in columns],
@@ -41,7 +48,7 @@ def _values(material: Material) -> Mapping[str, Any] | None:
         "size": drawings,
         "lines": [each for each in _lines(advised) if each[2] is not None],
         "stacks": drawings.stacks(rows, asked),
-        "stack_words": "; ".join(f"{row.gpus} GPUs: {told(row.result_s)}" for row in rows),
+        "stack_words": "; ".join(f"{told_gpus(row.gpus)}: {told(row.result_s)}" for row in rows),
         "cluster": None if advised.cluster is None else _simulated(advised.cluster),
     }
 
@@ -59,10 +66,15 @@ def _simulated(cluster: ClusterRow) -> dict[str, Any]:
 def _lines(advised: Advised) -> list[tuple[str, str, drawings.Drawing | None, str]]:
     """Pictures with a line: name, title, drawing, and what stands across."""
     rows, asked = advised.rows, advised.recommended_gpus
-    paid = "price" if all(row.cost is not None for row in rows) else "GPU-hours"
+    paid = "Price" if all(row.cost is not None for row in rows) else "GPU-hours"
     return [
         ("speedup", "Speedup, with the interval of each", drawings.speedups(rows, asked), "GPUs"),
-        ("cost", f"{paid} against hours to the result".capitalize(), drawings.costs(rows, asked), "hours"),
+        (
+            "cost",
+            f"{paid} against hours to the result",
+            drawings.costs(rows, asked),
+            "hours",
+        ),
         (
             "examples",
             "Examples needed if the batch grows with the GPUs, as a factor",
@@ -82,18 +94,38 @@ def _grown(row: OfferRow) -> str:
     return f"{grown.batch_size:,.0f}: {told(grown.result_s)}{needs}"
 
 
+def _stays(row: OfferRow) -> str:
+    same = row.same_batch
+    if same is None or same.batch_size == row.batch_size:
+        return ""
+    return f"{same.batch_size:,.0f}: {told(same.result_s)}{' as a range' if same.is_range else ''}"
+
+
+def _hours(row: OfferRow) -> str:
+    hours = amount_between(row.gpu_hours, row.gpu_hours_low, row.gpu_hours_high)
+    return hours + (" *" if row.is_pareto else "")
+
+
+def _price(row: OfferRow) -> str:
+    if row.cost is None:
+        return ""
+    return amount_between(row.cost, row.cost_low or row.cost, row.cost_high or row.cost)
+
+
 _COLUMNS = (
     ("", lambda row: "range" if row.is_range else row.kind),
     ("step", lambda row: step_told(row.step_s, row.low_s, row.high_s)),
     ("speedup", lambda row: _around(row.speedup, row.speedup_low, row.speedup_high)),
-    ("efficiency", lambda row: percent(row.efficiency)),
+    ("efficiency", lambda row: percent_between(row.efficiency, row.efficiency_low, row.efficiency_high)),
     ("training", lambda row: told_between(row.train_s, row.train_low_s, row.train_high_s)),
     ("wait", lambda row: told(row.wait_s) if row.wait_high_s else ""),
+    ("start", lambda row: told(row.start_s) if row.start_s else ""),
     ("result", lambda row: told(row.result_s)),
     ("90 %", lambda row: told(row.result_high_s)),
-    ("GPU-hours", lambda row: amount(row.gpu_hours) + (" *" if row.is_pareto else "")),
-    ("price", lambda row: "" if row.cost is None else amount(row.cost)),
+    ("GPU-hours", _hours),
+    ("price", _price),
     ("batch that grows", _grown),
+    ("batch that stays", _stays),
 )
 
 
