@@ -72,18 +72,15 @@ def _of_units(cell: Cell) -> list[Finding]:
     short_s, long_s = _USUAL_S
     if cell.conditions or not cell.is_in_seconds or short_s <= cell.step_s <= long_s:
         return []
-    is_long = cell.step_s > long_s
-    said = "long: were these milliseconds" if is_long else "short: were these seconds"
-    return [
-        Finding(
-            cause="long-steps" if is_long else "short-steps",
-            message=f"A step takes {told(cell.step_s)} on {told_gpus(cell.gpus)}, which is unusually {said}?",
-            evidence={"gpus": cell.gpus, "step_s": cell.step_s},
-            fix="If they were, name the column step_ms."
-            if is_long
-            else "If they were, name the column step_s; with examples_per_s, see which batch it is of.",
-        )
-    ]
+    takes = f"A step takes {told(cell.step_s)} on {told_gpus(cell.gpus)}, which is unusually"
+    evidence = {"gpus": cell.gpus, "step_s": cell.step_s}
+    if cell.step_s > long_s:
+        fix = "If they were, name the column step_ms."
+        said = f"{takes} long: were these milliseconds?"
+        return [Finding(cause="long-steps", message=said, evidence=evidence, fix=fix)]
+    fix = "If they were, name the column step_s; with examples_per_s, see which batch it is of."
+    said = f"{takes} short: were these seconds?"
+    return [Finding(cause="short-steps", message=said, evidence=evidence, fix=fix)]
 
 
 def _of_noise(cells: Sequence[Cell]) -> list[Finding]:

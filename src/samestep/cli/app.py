@@ -36,8 +36,12 @@ class _Commands(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Without the option parser's own box, which has no form for machines."""
+        is_whole_program = extra.get("standalone_mode", True)
+        extra["standalone_mode"] = False
+        if not is_whole_program:
+            return super().main(*args, **extra)
         try:
-            code = super().main(*args, **(extra | {"standalone_mode": False}))
+            code = super().main(*args, **extra)
         except typer.Abort:
             code = 1
         except Exception as error:
