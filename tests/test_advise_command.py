@@ -98,7 +98,7 @@ def test_dont_use_more_than_one_is_an_answer(advise, tmp_path):
     (tmp_path / "slow.csv").write_text("gpus,batch_per_gpu,step_s\n1,64,0.5\n2,32,0.6\n4,16,0.9\n")
     code, out, err = advise("slow.csv")
     assert (code, out) == (0, "1\n")
-    assert err.startswith("Ask for 1 GPU. Training takes")
+    assert err.startswith("Ask for 1 GPU. 10,000 steps take")
 
 
 def test_from_one_world_there_is_no_answer_but_the_next_cell(advise, tmp_path):

@@ -250,7 +250,7 @@ def advice_from(
         others=tuple(offers[other]),
         growths=growing,
         recommendation=found,
-        reason=reason(offers[way], found, price=question.price, limit=why, measured=basis)
+        reason=reason(offers[way], found, price=question.price, limit=why, measured=basis, run=run.name)
         if context.duplicated is None
         else of_duplicated(found, context.duplicated),
         what_ifs=tuple(what_ifs(context, offers[way], offers["grows"], found.expected)),

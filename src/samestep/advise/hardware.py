@@ -98,9 +98,9 @@ def on_cluster(
     fixed_s, each_s, is_told = _computing(offers, context)
     lost_fixed_s, lost_each_s = _computing_at_most(offers)
     remarks = [
-        "Simulated with the GPUs that were measured: at best, with all of the exchange hidden that can be, "
-        "on links at the rates of the spec; at worst, with nothing hidden, on links at "
-        f"{percent(LEAST_ACHIEVED)} of those unless `achieved` says what they reach."
+        "The advice itself is for the machine that was measured. Simulated with its GPUs: at best, with all "
+        "of the exchange hidden that can be, on links at the rates of the spec; at worst, with nothing "
+        f"hidden, on links at {percent(LEAST_ACHIEVED)} of those unless `achieved` says what they reach."
     ]
     if not is_told:
         remarks.append("What a smaller batch costs a GPU is not known: computing counts by its examples.")

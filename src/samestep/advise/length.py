@@ -39,9 +39,9 @@ def run_of(length: Length, row: Row, context: Context) -> tuple[Run, list[str]]:
         return Run(num_examples=examples, num_epochs=examples / per_epoch if per_epoch else 0.0), []
     if per_epoch is not None:
         told_run = "Times are those of one epoch: say how long the run is with --epochs, --steps or --alone."
-        return Run(num_examples=per_epoch, num_epochs=1.0), [told_run]
+        return Run(num_examples=per_epoch, num_epochs=1.0, name="one epoch"), [told_run]
     examples = DEFAULT_STEPS * row.gpus * row.batch_per_gpu
-    return Run(num_examples=examples), [
+    return Run(num_examples=examples, name=f"{DEFAULT_STEPS:,} steps"), [
         f"Times are those of {DEFAULT_STEPS:,} steps of the batch of {row.gpus * row.batch_per_gpu:,.0f}: "
         "say how long the run is with --steps or --alone."
     ]

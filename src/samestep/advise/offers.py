@@ -37,6 +37,8 @@ class Run:
 
     num_examples: float
     num_epochs: float = 0.0
+    name: str = ""
+    """What it is, where nobody said how long it is to be; plural, or one of something."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,14 +28,16 @@ def reason(
     price: Price | None = None,
     limit: str = "",
     measured: Sequence[int] = (),
+    run: str = "",
 ) -> str:
     """What to ask for, what it brings, why not more, and what others would say who must not be late.
 
     `measured`: numbers of GPUs that a projection rests on; by default those of the offers that were measured.
+    `run`: what the times are of, where nobody said how long training is.
     """
     taken = found.expected
     sure = [offer for offer in offers if not offer.is_range]
-    said = [f"Ask for {told_gpus(taken.gpus)}.", _brings(offers, taken)]
+    said = [f"Ask for {told_gpus(taken.gpus)}.", _brings(offers, taken, run)]
     other = _next(sure, found)
     if other is not None:
         said.append(_why_not(taken, other, price))
@@ -71,9 +73,10 @@ def of_duplicated(found: Recommendation, finding: Finding) -> str:
     )
 
 
-def _brings(offers: Sequence[Offer], taken: Offer) -> str:
+def _brings(offers: Sequence[Offer], taken: Offer, run: str) -> str:
     first = offers[0]
-    takes = f"Training takes {_train(taken)}"
+    what = run or "training"
+    takes = f"{what[0].upper()}{what[1:]} take{'' if what.endswith('steps') else 's'} {_train(taken)}"
     if taken.gpus != first.gpus:
         takes += f" instead of {told(first.train_s)}"
         takes += "" if first.gpus == 1 else f" on {first.gpus}"
