@@ -188,11 +188,17 @@ def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_a_sweep_tells_how_sure_its_speedups_are(tmp_path: Path) -> None:
-    row = {"gpus": 2, "batch_size": 64, "step_s": 0.5, "speedup_low": 0.0, "speedup_high": 1.1}
+    row = {
+        "gpus": 2,
+        "batch_size": 64,
+        "step_s": 0.5,
+        "speedup": 0.5,
+        "speedup_low": 0.0,
+        "speedup_high": 1.0,
+    }
     (tmp_path / "scale.json").write_text(json.dumps({"cells": [row | {"gpus": 1, "step_s": 0.3}, row]}))
     one, two = read(sorted([tmp_path]))
-    assert (one.speedup_low, one.speedup_high) == (None, None)
-    assert (two.speedup_low, two.speedup_high) == (0.0, 1.1)
+    assert one.speedup_around is None and two.speedup_around == (0.0, 2.0)
     assert two.relative_deviation == pytest.approx(1 / 1.96)
 
 

@@ -41,9 +41,8 @@ class Cell:
     step_low_s: float | None = None
     step_high_s: float | None = None
     """Of an interval of 95 %."""
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    """The same of the speedup over one GPU, where both were measured by turns."""
+    speedup_around: tuple[float, float] | None = None
+    """The same of the speedup over one GPU, as parts of it, where both were measured by turns."""
     cpu_utilisation: float | None = None
     """Of all cores of a node, by its ranks."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
@@ -119,12 +118,15 @@ class Cell:
 
         That of the speedup counts if it is the larger: rounds may differ by more than steps of one run.
         """
-        own = speedup = 0.0
-        if self.step_low_s is not None and self.step_high_s is not None:
-            own = max(self.step_high_s - self.step_low_s, 0.0) / 2 / self.step_s
-        if self.speedup_low is not None and self.speedup_high:
-            speedup = (self.speedup_high - self.speedup_low) / (self.speedup_high + self.speedup_low)
-        return max(own, speedup) / 1.96
+        low, high = self.speedup_around or (1.0, 1.0)
+        return max(self.half_width, (high - low) / 2) / 1.96
+
+    @property
+    def half_width(self) -> float:
+        """Of the step's own interval, as a part of its time; 0 where none is known."""
+        if self.step_low_s is None or self.step_high_s is None:
+            return 0.0
+        return max(self.step_high_s - self.step_low_s, 0.0) / 2 / self.step_s
 
 
 def checked(cells: Iterable[Cell], node: Node | None = None) -> list[Cell]:

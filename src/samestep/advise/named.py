@@ -24,16 +24,7 @@ _UNITS = (300.0, 3000.0)
 _SHORTER = 0.8
 """Of a step with the same batch a GPU: no superlinear speedup is as good as this."""
 _OPTIONAL = frozenset(
-    {
-        "nodes",
-        "gpus_per_node",
-        "accumulate",
-        "step_low_s",
-        "step_high_s",
-        "speedup_low",
-        "speedup_high",
-        "cpu_utilisation",
-    }
+    {"nodes", "gpus_per_node", "accumulate", "step_low_s", "step_high_s", "cpu_utilisation"}
 )
 
 

@@ -180,9 +180,7 @@ def _measured_row(cell: Cell) -> MeasuredRow:
         step_s=cell.step_s,
         low_s=min(cell.step_low_s or cell.step_s, cell.step_s),
         high_s=max(cell.step_high_s or cell.step_s, cell.step_s),
-        paired=None
-        if cell.speedup_low is None or cell.speedup_high is None
-        else (cell.speedup_low, cell.speedup_high),
+        speedup_around=cell.speedup_around,
     )
 
 

@@ -43,7 +43,7 @@ def read_sweep(folder: Path) -> list[Cell]:
                 of_all
                 | {key: row[key] for key in (*WHOLE, *NUMBERS) if row.get(key) is not None}
                 | _within_bounds(row)
-                | _paired(row)
+                | {"speedup_around": _around(row)}
                 | {
                     "machine": _machine(row.get("devices") or environment.get("devices") or (), environment),
                     "parts_s": parts.get((row["gpus"], row["batch_size"])),
@@ -71,10 +71,12 @@ def _within_bounds(row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _paired(row: Mapping[str, Any]) -> dict[str, float]:
-    """The interval of its speedup over one GPU."""
-    names = ("speedup_low", "speedup_high")
-    return {name: float(row[name]) for name in names if row["gpus"] > 1 and row.get(name) is not None}
+def _around(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The interval of its speedup over one GPU, as parts of it; None where it is not known."""
+    speedup, low, high = (row.get(name) for name in ("speedup", "speedup_low", "speedup_high"))
+    if row["gpus"] == 1 or not speedup or low is None or high is None:
+        return None
+    return float(low) / float(speedup), float(high) / float(speedup)
 
 
 def _parts(gap: Mapping[str, Any]) -> dict[str, float]:

@@ -84,7 +84,7 @@ def _of_units(cell: Cell) -> list[Finding]:
 
 
 def _of_noise(cells: Sequence[Cell]) -> list[Finding]:
-    worst = max(cells, key=lambda cell: cell.relative_deviation)
+    worst = max(cells, key=lambda cell: cell.half_width)
     low_s, high_s = worst.step_low_s, worst.step_high_s
     if low_s is None or high_s is None or (high_s - low_s) / 2 <= _ERRATIC * worst.step_s:
         return []

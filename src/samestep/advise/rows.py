@@ -57,14 +57,14 @@ class MeasuredRow(Row):
 
     kind: ClassVar[Kind] = "measured"
 
-    paired: tuple[float, float] | None = None
-    """The interval of the speedup over one GPU, where both were measured by turns."""
+    speedup_around: tuple[float, float] | None = None
+    """The interval of the speedup over one GPU, as parts of it, where both were measured by turns."""
 
     def speedup_over(self, one: Row) -> tuple[float, float, float]:
-        if self.paired is None or self is one or one.gpus > 1:
+        if self.speedup_around is None or self is one or one.gpus > 1:
             return super().speedup_over(one)
-        speedup = self.examples_per_s / one.examples_per_s
-        return speedup, min(self.paired[0], speedup), max(self.paired[1], speedup)
+        speedup, (low, high) = self.examples_per_s / one.examples_per_s, self.speedup_around
+        return speedup, speedup * min(low, 1.0), speedup * max(high, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
