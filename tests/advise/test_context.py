@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samestep.advise.context import NoiseScale, read_context
-from samestep.advise.convergence import cannot_share, data_in_words, growth, too_small
+from samestep.advise.convergence import cannot_share, data_in_words, examples_needed, too_small
 
 SWEEP = {
     "cells": [
@@ -78,25 +78,25 @@ SIZES = st.floats(1, 1e6)
 
 @given(SIZES, SIZES, SIZES)
 def test_a_larger_batch_never_needs_fewer_examples_and_never_more_steps(batch, times, noise):
-    found = growth(batch * times, batch, NoiseScale(value=noise, low=noise / 2, high=noise * 2))
+    found = examples_needed(batch * times, batch, NoiseScale(value=noise, low=noise / 2, high=noise * 2))
     assert 1 - 1e-12 <= found.low <= found.factor * (1 + 1e-12)
     assert found.factor <= found.high * (1 + 1e-12)
     assert found.high <= times * (1 + 1e-12)
 
 
 def test_a_small_noise_scale_makes_a_larger_batch_useless_and_a_large_one_makes_it_free():
-    assert growth(1024, 64, NoiseScale(value=1e-9, low=None, high=None)).factor == pytest.approx(16)
-    assert growth(1024, 64, NoiseScale(value=1e12, low=None, high=None)).factor == pytest.approx(1)
+    assert examples_needed(1024, 64, NoiseScale(value=1e-9, low=None, high=None)).factor == pytest.approx(16)
+    assert examples_needed(1024, 64, NoiseScale(value=1e12, low=None, high=None)).factor == pytest.approx(1)
 
 
 def test_an_open_interval_goes_to_the_worst_and_the_best_case():
-    found = growth(256, 64, NoiseScale(value=100.0, low=None, high=None))
+    found = examples_needed(256, 64, NoiseScale(value=100.0, low=None, high=None))
     assert (found.low, found.high) == (1.0, 4.0)
 
 
 def test_without_noise_only_the_same_batch_is_known():
-    assert growth(64, 64, None).is_known
-    found = growth(256, 64, None)
+    assert examples_needed(64, 64, None).is_known
+    found = examples_needed(256, 64, None)
     assert (found.factor, found.is_known, found.high) == (1.0, False, None)
 
 

@@ -7,29 +7,27 @@ length, waits, price, convergence. Reads no files and asks nobody.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
+from samestep.advise import remarks
+from samestep.advise.batches import WAYS, Way, other, way_of
 from samestep.advise.cells import Cell, checked
 from samestep.advise.context import Context
-from samestep.advise.convergence import Growth, cannot_share, growth, too_small
+from samestep.advise.convergence import ExamplesNeeded, cannot_share, examples_needed, too_small
 from samestep.advise.length import Length, run_of
 from samestep.advise.named import cells_of
-from samestep.advise.nodes import Node, node_of
+from samestep.advise.nodes import node_of
 from samestep.advise.offers import Offer, Run, offers_of, pareto
 from samestep.advise.origins import of_conditions
-from samestep.advise.project import Projection, project, rule_of
+from samestep.advise.project import Projection, project
 from samestep.advise.reason import Price, of_duplicated, reason
 from samestep.advise.recommend import Recommendation, recommend
 from samestep.advise.rows import Row
 from samestep.advise.waits import Waits
 from samestep.advise.whatif import WhatIf, limit, what_ifs
-from samestep.advise.words import gpus as told_gpus
-from samestep.advise.words import told
 from samestep.errors import ConfigError, SamestepError
 from samestep.findings import Finding
 
-Way = Literal["same", "grows"]
-"""What becomes of the global batch with more GPUs."""
 FILE = "advice.json"
 VERSION = 2
 """Of what is written to it."""
@@ -62,7 +60,7 @@ class Advice:
     offers: tuple[Offer, ...]
     others: tuple[Offer, ...]
     """The same GPUs with the batch the other way."""
-    growths: dict[int, Growth]
+    needed: dict[int, ExamplesNeeded]
     recommendation: Recommendation
     reason: str
     what_ifs: tuple[WhatIf, ...] = ()
@@ -99,7 +97,7 @@ class Advice:
             "rows": [
                 self._offer_json(offer)
                 | {"is_pareto": offer.gpus in front}
-                | {f"{way}_batch": self._of_way_json(way, offer.gpus) for way in ("same", "grows")}
+                | {f"{way}_batch": self._of_way_json(way, offer.gpus) for way in WAYS}
                 for offer in self.offers
             ],
             "what_ifs": [each.to_json() for each in self.what_ifs],
@@ -107,57 +105,20 @@ class Advice:
             "remarks": list(self.remarks),
         }
 
+    def _offer_json(self, offer: Offer) -> dict[str, Any]:
+        return offer.to_json(None if self.price is None else self.price.gpu_hour)
+
     def _of_way_json(self, way: Way, gpus: int) -> dict[str, Any] | None:
         offer = next((each for each in self.of_way(way) if each.gpus == gpus), None)
         if offer is None:
             return None
-        known = {} if way == "same" else self._growth_json(gpus)
-        return self._offer_json(offer) | known
-
-    def _growth_json(self, gpus: int) -> dict[str, Any]:
-        grown = self.growths[gpus]
-        return {
-            "is_examples_factor_known": grown.is_known,
-            "examples_factor_low": grown.low,
-            "examples_factor_high": grown.high,
+        needed = self.needed[gpus]
+        known = {
+            "is_examples_factor_known": needed.is_known,
+            "examples_factor_low": needed.low,
+            "examples_factor_high": needed.high,
         }
-
-    def _offer_json(self, offer: Offer) -> dict[str, Any]:
-        price = None if self.price is None else self.price.gpu_hour
-        costs = (offer.gpu_hours, offer.gpu_hours_low, offer.gpu_hours_high)
-        cost, cost_low, cost_high = (None if price is None else hours * price for hours in costs)
-        return {
-            "gpus": offer.gpus,
-            "nodes": offer.nodes,
-            "kind": offer.kind,
-            "batch_size": offer.batch_size,
-            "step_s": offer.step_s,
-            "low_s": offer.low_s,
-            "high_s": offer.high_s,
-            "speedup": offer.speedup,
-            "speedup_low": offer.speedup_low,
-            "speedup_high": offer.speedup_high,
-            "efficiency": offer.efficiency,
-            "efficiency_low": offer.efficiency_low,
-            "efficiency_high": offer.efficiency_high,
-            "examples_factor": offer.examples_factor,
-            "wait_s": offer.wait.expected_s,
-            "wait_high_s": offer.wait.high_s,
-            "start_s": offer.start_s,
-            "train_s": offer.train_s,
-            "train_low_s": offer.train_low_s,
-            "train_high_s": offer.train_high_s,
-            "result_s": offer.result_s,
-            "result_high_s": offer.result_high_s,
-            "is_range": offer.is_range,
-            "because": offer.because,
-            "gpu_hours": offer.gpu_hours,
-            "gpu_hours_low": offer.gpu_hours_low,
-            "gpu_hours_high": offer.gpu_hours_high,
-            "cost": cost,
-            "cost_low": cost_low,
-            "cost_high": cost_high,
-        }
+        return self._offer_json(offer) | ({} if way == "same" else known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,19 +144,18 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
             f"Up to {max(question.worlds)} GPUs were asked about, but the fewest that were measured are "
             f"{fewest}: ask about more with --to, or measure fewer."
         )
-    way: Way = rule_of(measured)
+    way = way_of(measured)
     asked = project(measured, worlds, batch=way, gpus_per_node=node.gpus)
     if len({cell.gpus for cell in measured}) == 1:
         raise OneWorld(asked)
-    other: Way = "grows" if way == "same" else "same"
-    rows = {way: asked, other: project(measured, worlds, batch=other, gpus_per_node=node.gpus)}
+    rows = {way: asked, other(way): project(measured, worlds, batch=other(way), gpus_per_node=node.gpus)}
     # a projection tells about every cell, asked for or not
     within = {each: [row for row in told if row.gpus in worlds] for each, told in rows.items()}
     basis = sorted({cell.gpus for cell in measured})
     advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings], basis)
     is_step_known = all(cell.is_in_seconds for cell in measured)
-    said = (*advice.remarks, *([] if is_step_known else [_NO_STEP]), *_about_node(node, worlds))
-    return replace(advice, remarks=said, is_step_known=is_step_known)
+    said = [*remarks.of_unknown_steps(is_step_known), *remarks.of_node(node, worlds)]
+    return replace(advice, remarks=(*advice.remarks, *said), is_step_known=is_step_known)
 
 
 def advice_from(
@@ -211,7 +171,6 @@ def advice_from(
     `basis`: numbers of GPUs that were measured, where rows do not have all of them.
     """
     rows = dict(rows)
-    other: Way = "grows" if way == "same" else "same"
     first = rows[way][0]
     reference = first.gpus * first.batch_per_gpu
     said = [*([context.duplicated] if context.duplicated is not None else []), *findings]
@@ -225,39 +184,41 @@ def advice_from(
     grown = {row.gpus: row.gpus * row.batch_per_gpu for row in rows["grows"]}
     if small := too_small(grown, context.examples_per_epoch):
         said.append(small)
-    run, remarks = run_of(question.length, first, context)
-    growing = {gpus: growth(batch, reference, context.noise) for gpus, batch in grown.items()}
-    kept = {
-        row.gpus: growth(row.gpus * row.batch_per_gpu, reference, context.noise).factor
-        for row in rows["same"]
+    run, assumed = run_of(question.length, first, context)
+    needed = {
+        each: {
+            row.gpus: examples_needed(row.gpus * row.batch_per_gpu, reference, context.noise)
+            for row in rows[each]
+        }
+        for each in WAYS
     }
-    factors = {"same": kept, "grows": {gpus: each.factor for gpus, each in growing.items()}}
-    offers: dict[Way, list[Offer]] = {
+    offers = {
         each: offers_of(
             rows[each],
             run,
             waits=question.waits,
             overheads=context.overheads,
-            examples_factors=factors[each],
+            examples_factors={gpus: of_batch.factor for gpus, of_batch in needed[each].items()},
         )
-        for each in (way, other)
+        for each in WAYS
     }
     found = recommend(offers[way] if context.duplicated is None else offers[way][:1], _worth(question.price))
-    why = limit(context, offers[way])
+    of_offers = context.of_batches({offer.gpus: offer.batch_size for offer in offers[way]})
+    why = limit(of_offers, offers[way])
     return Advice(
         way=way,
         offers=tuple(offers[way]),
-        others=tuple(offers[other]),
-        growths=growing,
+        others=tuple(offers[other(way)]),
+        needed=needed["grows"],
         recommendation=found,
         reason=reason(offers[way], found, price=question.price, limit=why, measured=basis, run=run.name)
         if context.duplicated is None
         else of_duplicated(found, context.duplicated),
-        what_ifs=tuple(what_ifs(context, offers[way], offers["grows"], found.expected)),
+        what_ifs=tuple(what_ifs(of_offers, offers[way], offers["grows"], found.expected)),
         findings=tuple(said),
         remarks=(
-            *remarks,
-            *_about(context, way, growing),
+            *assumed,
+            *remarks.of_run(context, way, needed["grows"]),
             *question.waits.about(offer.gpus for offer in offers[way]),
         ),
         price=question.price,
@@ -265,44 +226,6 @@ def advice_from(
     )
 
 
-_NO_STEP = (
-    "How many examples a step has is not known, so no time of a step is: speedups hold, and times of the run "
-    "if --alone says its length. Add batch_per_gpu or batch_size to the table."
-)
-
-
-def _about_node(node: Node, worlds: Sequence[int]) -> list[str]:
-    if node.is_told or node.num_for(max(worlds)) == 1:
-        return []
-    return [f"A node is taken to have {node.gpus} GPUs, as is usual: say how many with --gpus-per-node."]
-
-
 def _worth(price: Price | None) -> Fraction:
     """Hours that a GPU-hour is worth."""
     return Fraction(0) if price is None else Fraction(price.gpu_hour) / Fraction(price.hour)
-
-
-def _about(context: Context, way: Way, growing: dict[int, Growth]) -> list[str]:
-    """What has to be said of convergence and of start-up."""
-    said = []
-    if context.marks:
-        said.append(
-            f"The sweep marked its comparison: {', '.join(context.marks)}. Its page says what that means."
-        )
-    if not context.has_start:
-        said.append("How long a job takes to start is not known: it counts as nothing.")
-    elif (start_s := max(context.overheads.start_s.values())) > 0:
-        said.append(f"Starting takes {told(start_s)}, as it did on the GPUs that were measured.")
-    if not all(each.is_known for each in growing.values()):
-        said.append(
-            "The gradient noise scale is not known: a batch that grows with the GPUs is counted as if it "
-            "needed no more examples, which is the best case."
-        )
-    if way == "grows" and growing and (most := growing[max(growing)]).is_known and most.factor > 1.005:
-        said.append(
-            f"A batch that grows needs more examples by the gradient noise scale, and training counts them: "
-            f"{most.factor:.2f} times as many on {told_gpus(max(growing))}."
-        )
-    if way == "grows":
-        said.append("The batch grows with the GPUs: that is other training than on the fewest of them.")
-    return said

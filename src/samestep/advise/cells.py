@@ -178,7 +178,8 @@ def _merged(alike: Sequence[Cell]) -> Cell:
             "keep one of them, or judge the jobs one by one"
         )
     step_s = math.exp(sum(math.log(cell.step_s) for cell in alike) / len(alike))
-    return replace(alike[0], step_s=step_s, step_low_s=min(lows), step_high_s=max(highs))
+    # each speedup is over a cell of its own sweep: of several there is none but by the steps
+    return replace(alike[0], step_s=step_s, step_low_s=min(lows), step_high_s=max(highs), speedup_around=None)
 
 
 def places_of(cells: Sequence[Cell]) -> tuple[Places, Floats]:

@@ -5,8 +5,9 @@ Reads scale.json as `samestep scale` writes it; what is missing there is None, a
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Context:
     examples_per_epoch: float | None = None
     noise: NoiseScale | None = None
     bars: tuple[Bars, ...] = ()
-    """In order of GPUs."""
+    """In order of GPUs, and of batches."""
     duplicated: Finding | None = None
     """Said by a sweep whose ranks all do the same work: then no speed of more GPUs means anything."""
     marks: tuple[str, ...] = ()
@@ -80,6 +81,11 @@ class Context:
     @property
     def has_start(self) -> bool:
         return bool(self.overheads.start_s)
+
+    def of_batches(self, batches: Mapping[int, float]) -> "Context":
+        """With the bars of these global batches only, by GPUs: those of others are parts of other steps."""
+        bars = [each for each in self.bars if math.isclose(each.batch_size, batches.get(each.gpus, 0.0))]
+        return replace(self, bars=tuple(bars))
 
     def bars_at(self, gpus: int) -> Bars | None:
         """The bars of so many GPUs, else of the most that have any."""
@@ -91,7 +97,7 @@ NOTHING = Context(overheads=Overheads(start_s={}, epoch_s={}))
 
 
 def read_context(folders: Iterable[Path]) -> Context:
-    """What sweeps of one job tell; of what several tell, the last counts."""
+    """What sweeps of one job tell. Of figures that several have, the last counts; of epochs, the longest."""
     sweeps = [sweep for folder in folders if (sweep := read_json(folder / FILE)) is not None]
     cells = [
         cell for sweep in sweeps for cell in _objects(sweep.get("cells")) if _is_number(cell.get("gpus"))
@@ -102,7 +108,8 @@ def read_context(folders: Iterable[Path]) -> Context:
         if _is_number(cell.get("steps_per_epoch")) and _is_number(cell.get("batch_size"))
     ]
     noises = [noise for sweep in sweeps if (noise := _noise(sweep.get("noise_scale"))) is not None]
-    gaps = {gap.gpus: gap for sweep in sweeps for gap in map(_bars, _objects(sweep.get("gaps")))}
+    gaps = [_bars(gap) for sweep in sweeps for gap in _objects(sweep.get("gaps")) if "batch_size" in gap]
+    bars = {(gap.gpus, gap.batch_size): gap for gap in gaps}
     findings = [row for sweep in sweeps for row in _objects(sweep.get("findings"))]
     marks = [row for sweep in sweeps for row in _objects(sweep.get("fairness"))]
     return Context(
@@ -114,7 +121,7 @@ def read_context(folders: Iterable[Path]) -> Context:
         ),
         examples_per_epoch=max(epochs, default=None),
         noise=noises[-1] if noises else None,
-        bars=tuple(gaps[gpus] for gpus in sorted(gaps)),
+        bars=tuple(bars[place] for place in sorted(bars)),
         duplicated=next((_finding(row) for row in findings if row.get("cause") == _DUPLICATED), None),
         marks=tuple(dict.fromkeys(str(row["mark"]) for row in marks if row.get("mark"))),
     )

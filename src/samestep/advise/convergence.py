@@ -18,7 +18,7 @@ FEWEST_STEPS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Growth:
+class ExamplesNeeded:
     """What a batch needs, as a factor on examples; the interval is that of the noise scale."""
 
     batch_size: float
@@ -29,18 +29,18 @@ class Growth:
     is_known: bool
 
 
-def growth(batch_size: float, than: float, noise: NoiseScale | None) -> Growth:
+def examples_needed(batch_size: float, than: float, noise: NoiseScale | None) -> ExamplesNeeded:
     """The examples that one batch needs, against another; most where the noise scale is small."""
     if batch_size == than:
-        return Growth(batch_size=batch_size, factor=1.0, low=1.0, high=1.0, is_known=True)
+        return ExamplesNeeded(batch_size=batch_size, factor=1.0, low=1.0, high=1.0, is_known=True)
     if noise is None or noise.value is None:
-        return Growth(batch_size=batch_size, factor=1.0, low=1.0, high=None, is_known=False)
+        return ExamplesNeeded(batch_size=batch_size, factor=1.0, low=1.0, high=None, is_known=False)
     factor = examples_factor(batch_size, noise.value, than=than)
     ends = sorted(
         examples_factor(batch_size, end, than=than) if end is not None else fallback
         for end, fallback in ((noise.high, 1.0), (noise.low, batch_size / than))
     )
-    return Growth(batch_size=batch_size, factor=factor, low=ends[0], high=ends[1], is_known=True)
+    return ExamplesNeeded(batch_size=batch_size, factor=factor, low=ends[0], high=ends[1], is_known=True)
 
 
 def data_in_words(gpus: int, batch_size: float, examples_per_epoch: float) -> str:

@@ -112,7 +112,7 @@ class Conditional:
 def forecast(experience: Experience, places: Places, step_s: Floats, at: Places) -> Forecast:
     """The steps at other places, given those that were measured."""
     both, count = places + at, len(places)
-    more = (both.at_once.max() / both.at_once) ** _SMALLER
+    more = np.maximum(places.at_once.max() / both.at_once, 1.0) ** _SMALLER
     mean, covariance = experience.moments(both, more**-2)
     computing, likely = _computing(both, places.at_once.max())
     # how fast the job is by itself: as if the overhead of its first cell were the usual one

@@ -19,6 +19,8 @@ TELLING = {
 """What tells jobs, and machines, apart."""
 _DISAGREEMENT = 1.2
 """Examples a second may differ by this factor from what the step's time says: other work between steps."""
+_ROUNDED = 0.01
+"""Of a time that is told twice, in two units."""
 _UNITS = (300.0, 3000.0)
 """A factor in here is milliseconds among seconds."""
 _SHORTER = 0.8
@@ -43,7 +45,12 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
         if key in known and (isinstance(known[key], bool) or not isinstance(known[key], Real)):
             raise ConfigError(f"{key} of {where} is {known[key]!r}, but must be a number")
     if "step_ms" in known:
-        known.setdefault("step_s", known["step_ms"] / 1000)
+        in_s = known["step_ms"] / 1000
+        if not math.isclose(known.setdefault("step_s", in_s), in_s, rel_tol=_ROUNDED):
+            raise ConfigError(
+                f"{where} has step_s {known['step_s']:g} and step_ms {known['step_ms']:g}, which are not the "
+                "same time: leave one of them out"
+            )
     if "gpus" not in known or not {"step_s", "examples_per_s"} & set(known):
         raise ConfigError(
             f"{where} has {listed(sorted(known)) or 'nothing'}, but needs gpus, and step_s or examples_per_s"

@@ -25,7 +25,7 @@ class Node:
 
 
 def node_of(cells: Sequence["Cell"], said: int | None = None) -> Node:
-    """As somebody says it; the most that a node had, if there were several; as the machine has; the usual.
+    """As somebody says it; the most that a node had, if there were several, or has by the cells; the usual.
 
     Only cells that say their nodes tell how many GPUs one had: the others fill nodes of this size.
     """
@@ -40,7 +40,8 @@ def node_of(cells: Sequence["Cell"], said: int | None = None) -> Node:
                 f"node{'s' * (of.num_nodes > 1)}: give {most} or more, or mend the column nodes"
             )
         return Node(said, is_told=True)
-    if any(cell.num_nodes > 1 for cell in cells):
-        return Node(most, is_told=True)
     has = max((cell.gpus_per_node or 0 for cell in cells), default=0)
-    return Node(max(most, has or USUAL), is_told=has > 0 or most > USUAL)
+    is_known = has > 0 or any(cell.num_nodes > 1 for cell in cells)
+    if is_known:
+        return Node(max(most, has), is_told=True)
+    return Node(max(most, USUAL), is_told=most > USUAL)

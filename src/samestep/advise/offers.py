@@ -7,6 +7,7 @@ sum of its parts at their 90 %, so it can be added up by hand and is rather too 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from samestep.advise.rows import Kind, ProjectedRow, Row
 from samestep.advise.waits import Wait, Waits
@@ -105,6 +106,28 @@ class Offer:
     @property
     def gpu_hours_high(self) -> float:
         return self.gpus * (self.start_s + self.train_high_s) / 3600
+
+    def to_json(self, gpu_hour: float | None) -> dict[str, Any]:
+        """As a row of the table; `gpu_hour` is what one costs, if that is known."""
+        hours = (self.gpu_hours, self.gpu_hours_low, self.gpu_hours_high)
+        cost, cost_low, cost_high = (None if gpu_hour is None else each * gpu_hour for each in hours)
+        return {name: getattr(self, name) for name in _TOLD} | {
+            "wait_s": self.wait.expected_s,
+            "wait_high_s": self.wait.high_s,
+            "cost": cost,
+            "cost_low": cost_low,
+            "cost_high": cost_high,
+        }
+
+
+_TOLD = (
+    "gpus", "nodes", "kind", "is_range", "because", "batch_size", "examples_factor",
+    "step_s", "low_s", "high_s", "speedup", "speedup_low", "speedup_high",
+    "efficiency", "efficiency_low", "efficiency_high",
+    "start_s", "train_s", "train_low_s", "train_high_s", "result_s", "result_high_s",
+    "gpu_hours", "gpu_hours_low", "gpu_hours_high",
+)  # fmt: skip
+"""What machines are told of an offer under its own name."""
 
 
 def offers_of(

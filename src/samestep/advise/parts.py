@@ -9,10 +9,12 @@ With N GPUs on k nodes, g of them in each:
     synchronised norms        log2 N                        small messages: latency alone
     exchange not hidden       (g−1)/g, g−1, (k−1)/k, k−1    a ring inside each node, one between
 
-A part that saved time is taken as 0. Public tables do not have parts, so this law has no record there.
+Parts of a cell add up to what its step takes longer than ideal. No law is known of parts that save time, so
+those that take it are made smaller until they add up to as much alone. Public tables do not have parts, so
+this law has no record there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -53,16 +55,23 @@ def projected_parts(cells: Sequence[Cell], asked: Places) -> dict[str, Floats] |
     from scipy.optimize import nnls
 
     at, _ = places_of(several)
+    taking = [_taking(cell.parts_s) for cell in several]
     most = max(float(at.batch_per_gpu.max()), *(cell.batch_per_gpu for cell in ones))
     found = {}
     for name in sorted(names):
         matrix = np.stack(_TERMS[name](at, most), axis=1)
-        seconds = np.array([max(cell.parts_s.get(name, 0.0), 0.0) for cell in several])
+        seconds = np.array([parts.get(name, 0.0) for parts in taking])
         # columns of one size: of terms that explain a single cell equally well, the first is taken
         size = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(np.float64).tiny)
         numbers, _ = nnls(matrix / size, seconds)
         found[name] = np.stack(_TERMS[name](asked, most), axis=1) @ (numbers / size)
     return found
+
+
+def _taking(parts_s: Mapping[str, float]) -> dict[str, float]:
+    taking = {name: seconds for name, seconds in parts_s.items() if seconds > 0}
+    total_s, gap_s = sum(taking.values()), max(sum(parts_s.values()), 0.0)
+    return {name: seconds * gap_s / total_s for name, seconds in taking.items()}
 
 
 def step_from_parts(cells: Sequence[Cell], asked: Places, parts: dict[str, Floats]) -> Floats:

@@ -5,33 +5,28 @@
 Knows no files, no queue and no price. From one world size alone nothing is projected.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from samestep.advise import remarks
+from samestep.advise.batches import WAYS, Way, of_one_batch, quickest, single, turns_of, way_of
 from samestep.advise.calibration import Calibration, shipped
 from samestep.advise.cells import MOST_GPUS, Cell, checked, places_of
-from samestep.advise.competition import FARTHEST, Competition
+from samestep.advise.competition import FARTHEST, Competition, Outlook
 from samestep.advise.host import FULL, host_findings, host_s
 from samestep.advise.named import cells_of
 from samestep.advise.next_cell import NextCell, candidates_for, next_cell
-from samestep.advise.nodes import Node, node_of
+from samestep.advise.nodes import node_of
 from samestep.advise.parts import projected_parts, step_from_parts
 from samestep.advise.places import Places
 from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
 from samestep.errors import ConfigError
 from samestep.findings import Finding
-
-Rule = Literal["same", "grows"]
-RULES: tuple[Rule, ...] = ("same", "grows")
-_ROUNDED = 0.05
-"""Of a share: so much at most is lost where it is told as a whole number."""
 
 
 class Projection(list[Row]):
@@ -47,7 +42,7 @@ def project(
     cells: Iterable[Cell | Mapping[str, Any]],
     to: int | Sequence[int],
     *,
-    batch: Rule | None = None,
+    batch: Way | None = None,
     gpus_per_node: int | None = None,
     level: float = 0.8,
     calibration: Calibration | None = None,
@@ -61,21 +56,23 @@ def project(
     measured = checked(found, node)
     if not 0 < level <= 0.95:
         raise ConfigError(f"level is {level}, but must be above 0 and at most 0.95")
-    if batch is not None and batch not in RULES:
-        raise ConfigError(f"batch is {batch!r}, but must be one of {', '.join(map(repr, RULES))}")
+    if batch is not None and batch not in WAYS:
+        raise ConfigError(f"batch is {batch!r}, but must be one of {', '.join(map(repr, WAYS))}")
     asked = _asked(to)
     calibration = calibration or shipped()
-    rule = batch or rule_of(measured)
-    of_batch = _of_one_batch(measured, rule)
-    shown = _quickest(of_batch)
+    way = batch or way_of(measured)
+    of_batch = of_one_batch(measured, way)
+    shown = quickest(of_batch)
     known = {cell.gpus for cell in shown}
-    one = _single(measured, shown)
+    one = single(measured, shown)
 
     def at(worlds: Sequence[int]) -> Places:
         reference = shown[-1]
-        share = [reference.batch_size / n if rule == "same" else reference.batch_per_gpu
+        share = [reference.batch_size / n if way == "same" else reference.batch_per_gpu
                  for n in worlds]  # fmt: skip
-        return Places.of(worlds, [node.num_for(n) for n in worlds], share, _turns(measured, reference, share))
+        return Places.of(
+            worlds, [node.num_for(n) for n in worlds], share, turns_of(measured, reference, share)
+        )
 
     places, step_s = places_of(measured)
     findings = [
@@ -96,7 +93,7 @@ def project(
         said = [*findings, *remarks.of_one_world(measured[0], cell)]
         return Projection(_with_speedups(rows, over), said, cell)
     if new:
-        projected, more = _projected(measured, at(new), node, calibration, level)
+        projected, more = _projected(measured, at(new), at([node.gpus]), calibration, level)
         findings += more
         if any(row.is_range for row in projected):
             findings += remarks.of_range(cell)
@@ -107,19 +104,23 @@ def project(
 def _projected(
     cells: Sequence[Cell],
     asked: Places,
-    node: Node,
+    full_node: Places,
     calibration: Calibration,
     level: float,
 ) -> tuple[list[ProjectedRow], list[Finding]]:
     places, step_s = places_of(cells)
-    competition = Competition(
-        places,
-        step_s,
-        asked,
-        gpus_per_node=node.gpus,
-        is_in_seconds=all(cell.is_in_seconds for cell in cells),
-    )
-    outlook = competition.outlook(calibration.learnt)
+
+    def outlook_of(at: Places) -> Outlook:
+        competition = Competition(
+            places,
+            step_s,
+            at,
+            gpus_per_node=int(full_node.gpus[0]),
+            is_in_seconds=all(cell.is_in_seconds for cell in cells),
+        )
+        return competition.outlook(calibration.learnt)
+
+    outlook = outlook_of(asked)
     needed_s = host_s(cells, asked)
     is_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
     low, high = calibration.interval(outlook, level, is_host_fine=is_fine)
@@ -128,8 +129,13 @@ def _projected(
     is_told = outlook.is_crossing == 0
     if parts is not None:
         # half of each: the parts know the causes, the laws have a record on public series
-        # of links between nodes that nobody measured, the parts know nothing
-        shift = np.where(is_told, np.log(step_from_parts(cells, asked, parts)) - log_s, 0.0) / 2
+        shift = (np.log(step_from_parts(cells, asked, parts)) - log_s) / 2
+        if not is_told.all():
+            # of links between nodes that nobody measured, parts know nothing: those of a full node go on
+            inside = projected_parts(cells, full_node)
+            assert inside is not None
+            in_full_node = np.log(step_from_parts(cells, full_node, inside)) - outlook_of(full_node).log_s
+            shift = np.where(is_told, shift, in_full_node / 2)
         log_s, below, above = log_s + shift, below + np.maximum(shift, 0), above + np.maximum(-shift, 0)
     noise = NormalDist().inv_cdf((1 + level) / 2) * max(cell.relative_deviation for cell in cells)
     below, above = np.hypot(below, noise), np.hypot(above, noise)
@@ -195,54 +201,3 @@ def _asked(to: int | Sequence[int]) -> list[int]:
         raise ConfigError("no number of GPUs was asked for: give at least one")
     doublings = [2**power for power in range(17) if 2**power < worlds[0]] if is_one else []
     return sorted({*doublings, *map(int, worlds)})
-
-
-def rule_of(cells: Sequence[Cell]) -> Rule:
-    """What became of the batch in most cells; of equally many, the same training."""
-    most = {rule: len(_of_one_batch(cells, rule)) for rule in RULES}
-    return "grows" if most["grows"] > most["same"] or len(cells) == 1 else "same"
-
-
-def _of_one_batch(cells: Sequence[Cell], rule: Rule) -> list[Cell]:
-    """Those whose batch most cells have, of the largest if there are several such.
-
-    Where no two have the same, it is that of the fewest GPUs: the training that somebody has now.
-    """
-    batches = {cell.batch_size if rule == "same" else cell.batch_per_gpu for cell in cells}
-    groups = [[cell for cell in cells if _has_batch(cell, rule, batch)] for batch in sorted(batches)]
-    if max(map(len, groups)) == 1:
-        return min(groups, key=lambda group: (group[0].gpus, -group[0].batch_size))
-    return max(reversed(groups), key=len)
-
-
-def _quickest(cells: Sequence[Cell]) -> list[Cell]:
-    """Of each number of GPUs the nodes on which it was quickest: it is a number that is asked for."""
-    best: dict[int, Cell] = {}
-    for cell in cells:
-        if cell.gpus not in best or cell.gpu_s_per_example < best[cell.gpus].gpu_s_per_example:
-            best[cell.gpus] = cell
-    return [best[gpus] for gpus in sorted(best)]
-
-
-def _has_batch(cell: Cell, rule: Rule, batch: float) -> bool:
-    """Whether that is what stays under a rule; a share may be told as a whole number: 21 of 64 on 3 GPUs."""
-    if rule == "grows":
-        return math.isclose(cell.batch_per_gpu, batch, rel_tol=1e-6)
-    share = batch / cell.gpus
-    off = abs(cell.batch_per_gpu - share)
-    is_rounded = cell.batch_per_gpu == round(cell.batch_per_gpu) and off < 1 and off < _ROUNDED * share
-    return math.isclose(cell.batch_per_gpu, share, rel_tol=1e-6) or is_rounded
-
-
-def _turns(cells: Sequence[Cell], reference: Cell, batch_per_gpu: Sequence[float]) -> list[float]:
-    """As many as all cells have; if these differ, of as many examples as those of the reference."""
-    if len({cell.accumulate for cell in cells}) == 1:
-        return [float(reference.accumulate)] * len(batch_per_gpu)
-    at_once = reference.batch_per_gpu / reference.accumulate
-    return [max(batch / at_once, 1.0) for batch in batch_per_gpu]
-
-
-def _single(cells: Sequence[Cell], shown: Sequence[Cell]) -> Cell | None:
-    """The cell of one GPU that speedups are over: of the batch shown if there is one, else of the largest."""
-    ones = [cell for cell in shown if cell.gpus == 1] or [cell for cell in cells if cell.gpus == 1]
-    return max(ones, key=lambda cell: cell.batch_per_gpu, default=None)

@@ -146,8 +146,10 @@ def htcondor_history(text: str) -> Iterator[tuple[int, float]]:
     except ValueError:
         raise Unanswered("condor_history did not write JSON") from None
     for ad in ads if isinstance(ads, list) else []:
+        if not isinstance(ad, dict):
+            continue
         # names of attributes are the same in any case
-        values: dict[str, Any] = {str(name).lower(): value for name, value in dict(ad).items()}
+        values: dict[str, Any] = {str(name).lower(): value for name, value in ad.items()}
         gpus, queued, started = (values.get(name) for name in ("requestgpus", "qdate", "jobstartdate"))
         if isinstance(gpus, int) and isinstance(queued, int | float) and isinstance(started, int | float):
             yield gpus, float(started) - float(queued)

@@ -122,9 +122,10 @@ def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
     if other.result_s >= taken.result_s:
         if other.train_s >= taken.train_s:
             return f"{takes}, which is not shorter."
-        if longer_s > 0:
+        later_s = other.start_s - taken.start_s
+        if longer_s >= later_s:
             return f"{takes} but wait {told(longer_s)} longer in the queue."
-        return f"{takes} but start {told(other.start_s - taken.start_s)} later."
+        return f"{takes} but start {told(later_s)} later."
     sooner = percent(1 - other.result_s / taken.result_s)
     more = f"{other.gpu_hours / taken.gpu_hours:.1f}"
     at_cost = f" for {more} times the GPU-hours" if more != "1.0" else ""

@@ -1,10 +1,14 @@
 """Remarks: what is to be said of cells and of projections, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from samestep.advise.batches import Way
 from samestep.advise.cells import Cell
+from samestep.advise.context import Context
+from samestep.advise.convergence import ExamplesNeeded
 from samestep.advise.next_cell import NUM_STEPS, NextCell
+from samestep.advise.nodes import Node
 from samestep.advise.places import Places
 from samestep.advise.words import gpus as told_gpus
 from samestep.advise.words import told
@@ -173,8 +177,8 @@ def of_range(then: NextCell | None) -> list[Finding]:
 def why_range(cells: Sequence[Cell], asked: Places, farthest: int) -> str:
     """What makes one place too far from those measured; empty if it is not.
 
-    Where no world gained anything, none is known that does: laws say that some will, and those who measured a
-    full host, or a slow disk, would wait for it in vain.
+    Where the largest worlds gained nothing, none is known that does: laws say that some will, and those who
+    measured a full host, or a slow disk, would wait for it in vain.
     """
     most = max(cell.gpus for cell in cells)
     least = min(cell.batch_per_gpu / cell.accumulate for cell in cells)
@@ -184,15 +188,29 @@ def why_range(cells: Sequence[Cell], asked: Places, farthest: int) -> str:
         return f"{int(asked.nodes[0])} nodes, and only one was measured"
     if asked.gpus[0] > farthest * most:
         return f"more than {farthest} times the {most} GPUs that were measured"
-    fewest = [cell for cell in cells if cell.gpus == cells[0].gpus]
-    gains = [
-        cell.examples_per_s / max(each.examples_per_s for each in fewest)
-        for cell in cells
-        if cell.gpus > fewest[0].gpus
-    ]
-    if asked.gpus[0] > most and max(gains, default=_GAIN[1]) < _GAIN[1]:
-        return f"up to {most}, more GPUs gained nothing"
-    return ""
+    return _why_in_vain(cells, asked) if asked.gpus[0] > most else ""
+
+
+def _why_in_vain(cells: Sequence[Cell], asked: Places) -> str:
+    """That more GPUs, or twice as many, gained hardly anything; empty if they did.
+
+    Twice as many of one kind of place: between nodes it may be otherwise than within one.
+    """
+    if not _is_gained(cells, cells[0].gpus):
+        return f"up to {max(cell.gpus for cell in cells)}, more GPUs gained nothing"
+    alike = [cell for cell in cells if (cell.num_nodes > 1) == (asked.nodes[0] > 1)]
+    most = max((cell.gpus for cell in alike), default=0)
+    half = max((cell.gpus for cell in alike if 2 * cell.gpus <= most), default=None)
+    if half is None or _is_gained(alike, half):
+        return ""
+    return f"from {half} GPUs to {most}, hardly anything was gained"
+
+
+def _is_gained(cells: Sequence[Cell], least: int) -> bool:
+    """Whether more than so many GPUs did more than these, or fewer; also where there are none."""
+    best = max(cell.examples_per_s for cell in cells if cell.gpus <= least)
+    more = [cell.examples_per_s for cell in cells if cell.gpus > least]
+    return not more or max(more) >= _GAIN[1] * best
 
 
 def _measure(cell: NextCell) -> str:
@@ -201,13 +219,48 @@ def _measure(cell: NextCell) -> str:
     batch = f" with {cell.batch_per_gpu:g} examples each" if cell.batch_per_gpu != 1 else ""
     return (
         f"Measure {told_gpus(cell.gpus)}{nodes}{batch} "
-        f"({NUM_STEPS} steps, about {_duration(cell.takes_s)} and the start)"
+        f"({NUM_STEPS} steps, about {told(max(cell.takes_s, 1.0))} and the start)"
     )
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return "a second"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def of_node(node: Node, worlds: Sequence[int]) -> list[str]:
+    """What a node was taken to have, where nobody said it and it matters."""
+    if node.is_told or node.num_for(max(worlds)) == 1:
+        return []
+    return [f"A node is taken to have {node.gpus} GPUs, as is usual: say how many with --gpus-per-node."]
+
+
+def of_unknown_steps(is_step_known: bool) -> list[str]:
+    """What times mean where only examples a second are known."""
+    if is_step_known:
+        return []
+    return [
+        "How many examples a step has is not known, so no time of a step is: speedups hold, and times of the "
+        "run if --alone says its length. Add batch_per_gpu or batch_size to the table."
+    ]
+
+
+def of_run(context: Context, way: Way, needed: Mapping[int, ExamplesNeeded]) -> list[str]:
+    """What is counted for a run beside its steps: start-up, and what a batch costs that grows."""
+    said = []
+    if context.marks:
+        said.append(
+            f"The sweep marked its comparison: {', '.join(context.marks)}. Its page says what that means."
+        )
+    if not context.has_start:
+        said.append("How long a job takes to start is not known: it counts as nothing.")
+    elif (start_s := max(context.overheads.start_s.values())) > 0:
+        said.append(f"Starting takes {told(start_s)}, as it did on the GPUs that were measured.")
+    if not all(each.is_known for each in needed.values()):
+        said.append(
+            "The gradient noise scale is not known: a batch that grows with the GPUs is counted as if it "
+            "needed no more examples, which is the best case."
+        )
+    if way == "grows" and needed and (most := needed[max(needed)]).is_known and most.factor > 1.005:
+        said.append(
+            f"A batch that grows needs more examples by the gradient noise scale, and training counts them: "
+            f"{most.factor:.2f} times as many on {told_gpus(max(needed))}."
+        )
+    if way == "grows":
+        said.append("The batch grows with the GPUs: that is other training than on the fewest of them.")
+    return said

@@ -96,8 +96,16 @@ class Waits:
             for how, gaps in beyond.items()
             if gaps
         ]
-        falls = [(a, b) for a, b in pairwise(sorted(self.known)) if self._falls(a, b)]
-        said += [f"{b} GPUs wait less than {a}, as {self.source}: kept as it is." for a, b in falls]
+        falls = [
+            (fewer, more)
+            for fewer, more in pairwise(sorted(self.known))
+            if self.known[more].expected_s < self.known[fewer].expected_s
+            and any(fewer <= n <= more for n in worlds)
+        ]
+        if falls:
+            than = str(falls[0][0]) if len(falls) == 1 else "fewer"
+            mores = _listed([more for _, more in falls])
+            said.append(f"{mores} GPUs wait less than {than}, as {self.source}: kept as it is.")
         few = sorted(n for n, count in self.num_jobs.items() if count < FEWEST_JOBS)
         if few:
             said.append(
@@ -105,9 +113,6 @@ class Waits:
                 "the longest of them stands for the 90 %."
             )
         return [*self.remarks, *said]
-
-    def _falls(self, fewer: int, more: int) -> bool:
-        return self.known[more].expected_s < self.known[fewer].expected_s
 
 
 _DIGITS = 6

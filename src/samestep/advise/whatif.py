@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from samestep.advise.context import Bars, Context
-from samestep.advise.convergence import growth
+from samestep.advise.convergence import examples_needed
 from samestep.advise.offers import Offer
 from samestep.advise.words import gpus as told_gpus
 from samestep.advise.words import percent, percent_between, told
@@ -85,7 +85,8 @@ def _cost_at(context: Context, offer: Offer) -> str:
         return _COSTS["sharing the host"]
     if offer.parts_s:
         name = max(offer.parts_s, key=lambda part: offer.parts_s[part])
-        return _COSTS.get(name, "") if offer.parts_s[name] > 0 else ""
+        is_sure = any(bars.seconds(name) > 0 for bars in context.bars)
+        return _COSTS.get(name, "") if is_sure and offer.parts_s[name] > 0 else ""
     bars = context.bars_at(offer.gpus)
     largest = bars.largest if bars is not None else None
     return _COSTS.get(largest.name, "") if largest is not None else ""
@@ -167,7 +168,7 @@ def _bigger_batch(
         return
     said = (
         f"{then.examples_factor:.2f} times the examples are needed by the noise scale, and counted"
-        if growth(then.batch_size, now.batch_size, context.noise).is_known
+        if examples_needed(then.batch_size, now.batch_size, context.noise).is_known
         else "if it needs no more examples, which is not known"
     )
     yield WhatIf(

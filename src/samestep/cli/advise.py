@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 HOUR = 50.0
 LEAST_TO = 8
-MOST_TO = 4096
 _FARTHER = 4
 """Times the most GPUs that were measured, up to which is asked if nobody says how far."""
 
@@ -31,9 +30,7 @@ def advise(
     ],
     to: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=MOST_TO, help="GPUs at most.", show_default="4 times those that were measured"
-        ),
+        typer.Option(min=1, help="GPUs at most.", show_default="4 times those that were measured"),
     ] = None,
     wait: Annotated[
         str | None,

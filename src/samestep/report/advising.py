@@ -135,7 +135,7 @@ def _price(offer: Offer, gpu_hour: float) -> str:
 
 
 def _grown(advice: Advice, offer: Offer) -> str:
-    is_known = advice.growths[offer.gpus].is_known
+    is_known = advice.needed[offer.gpus].is_known
     needs = f", ×{offer.examples_factor:.2f}" if is_known else " at best"
     return f"{offer.batch_size:,.0f}: {told(offer.result_s)}{needs}"
 
@@ -201,7 +201,8 @@ def _width(columns: Sequence[Column]) -> int:
 
 
 def _show_cluster(console: Console, simulated: OnCluster) -> None:
-    console.print(Text(f"On {simulated.cluster.name}, simulated, at best and at worst", style="bold"))
+    name = visible(simulated.cluster.name)
+    console.print(Text(f"On {name}, simulated, at best and at worst", style="bold"))
     rows = simulated.rows
     columns: list[Column] = [
         ("GPUs", [f"{row.gpus:,}" for row in rows]),
