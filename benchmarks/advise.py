@@ -83,7 +83,9 @@ from rich.table import Table
 from benchmarks import simulate
 from samestep.advise import laws
 from samestep.advise.calibrate import calibrated, competition, usable
-from samestep.advise.competition import EXPERIENCE, FARTHEST, FEWEST, GROWTH, LARGE_NODE, NAMES
+from samestep.advise.cells import Cell
+from samestep.advise.competition import EXPERIENCE, FEWEST, GROWTH, LARGE_NODE, NAMES
+from samestep.advise.ranges import why_range
 from samestep.advise.series import Series, read_tables
 
 OURS = "ours"
@@ -159,6 +161,19 @@ class Forecast:
         return f"{where}: {'large' if self.series.places.gpus_per_node.max() >= LARGE_NODE else 'small'}"
 
     @property
+    def is_range(self) -> bool:
+        """Whether advice would give a range only."""
+        places = self.series.places
+        columns = zip(
+            places.gpus, places.nodes, places.batch_per_gpu, places.turns, self.series.step_s, strict=True
+        )
+        cells = [
+            Cell(gpus=int(n), nodes=int(k), batch_per_gpu=float(m), accumulate=int(turns), step_s=float(s))
+            for n, k, m, turns, s in list(columns)[: self.given]
+        ]
+        return bool(why_range(cells, cells, places[[self.asked]]))
+
+    @property
     def times_farther(self) -> float:
         return float(self.series.places.gpus[self.asked] / self.series.places.gpus[self.given - 1])
 
@@ -224,7 +239,8 @@ DISTANCES: dict[str, Choice] = {
     "4 to 8 times": lambda f: 4 < f.times_farther <= 8,
     "beyond 8 times": lambda f: f.times_farther > 8,
     "from one node to several": lambda f: f.is_crossing,
-    "given as a range": lambda f: f.is_crossing or f.times_farther > FARTHEST,
+    "given as a range": lambda f: f.is_range,
+    "given as a projection": lambda f: not f.is_range,
 }
 
 

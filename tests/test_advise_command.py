@@ -138,6 +138,9 @@ def test_another_cluster(advise):
         (["table.csv", "--price", "inf"], "--price is inf"),
         (["table.csv", "--price", "1", "--hour", "inf"], "--hour is inf"),
         (["table.csv", "--steps", "inf"], "--steps is inf"),
+        (["table.csv", "--steps", "1e308"], "--steps is 1e+308, which nobody trains for"),
+        (["table.csv", "--alone", "99999999999h"], "a hundred years"),
+        (["table.csv", "--to", "100000"], "--to is 100000, but up to 65536"),
         (["huge.csv"], "gpus is 1000000, but at most 65536"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,27 @@ from samestep.errors import ConfigError, RecordError
         ({"gpus": 2, "step_s": 1.0, "gpus_per_node": -1}, "gpus_per_node is -1"),
         ({"gpus": 2, "step_s": 1.0, "accumulate": 0}, "accumulate is 0"),
         ({"gpus": 0, "batch_size": 8, "step_s": 1.0}, "gpus is 0"),
-        ({"gpus": 2, "step_s": 1.0, "step_low_s": -0.1, "step_high_s": 1.2}, "lies between -0.1 and 1.2"),
-        ({"gpus": 2, "step_s": 1.0, "step_low_s": 0.9, "step_high_s": float("inf")}, "between 0.9 and inf"),
-        ({"gpus": 2, "step_s": 1.0, "step_low_s": 1.2, "step_high_s": 0.9}, "the lower one first"),
+        (
+            {"gpus": 2, "step_s": 1.0, "step_low_s": -0.1, "step_high_s": 1.2},
+            "-0.1 to 1.2 is no interval of it",
+        ),
+        (
+            {"gpus": 2, "step_s": 1.0, "step_low_s": 0.9, "step_high_s": float("inf")},
+            "0.9 to inf is no interval of it",
+        ),
+        ({"gpus": 2, "step_s": 1.0, "step_low_s": 1.2, "step_high_s": 0.9}, "1.2 to 0.9 is no"),
+        # an interval beside its step, and one in milliseconds
+        ({"gpus": 2, "step_s": 1.0, "step_low_s": 1.1, "step_high_s": 1.2}, "around step_s"),
+        ({"gpus": 2, "step_s": 0.21, "step_low_s": 205.0, "step_high_s": 215.0}, "must be in seconds"),
+        ({"gpus": 2, "step_s": 0.21, "step_high_s": 1e5}, "within 10 times of it"),
         ({"gpus": 2, "step_s": 1.0, "cpu_utilisation": 41.0}, "41 % are 0.41"),
         ({"gpus": 2, "step_s": 1.0, "cpu_utilisation": -1.0}, "from 0 to 1"),
         ({"gpus": 2}, "needs gpus, and step_s or examples_per_s"),
         ({"step_s": 2.0}, "needs gpus"),
         ({"gpus": 1, "step_s": "0.5"}, "step_s of a cell is '0.5', but must be a number"),
+        ({"gpus": 1, "step_s": 0.5, "nodes": "1"}, "nodes of a cell is '1', but must be a number"),
+        ({"gpus": 1, "step_s": 0.5, "step_low_s": "0.4"}, "step_low_s of a cell is '0.4'"),
+        ({"gpus": 1, "step_s": 0.5, "cpu_utilisation": "0.7"}, "cpu_utilisation of a cell is '0.7'"),
         ({"gpus": "1", "step_s": 0.5}, "gpus of a cell is '1', but must be a number"),
         ((1, 0.5), r"a cell is \(1, 0.5\), but must have names"),
     ],
@@ -51,6 +65,37 @@ def test_a_throughput_is_a_time() -> None:
     assert cell_of({"gpus": 4, "batch_per_gpu": 8, "examples_per_s": 64.0}).step_s == 0.5
     assert cell_of({"gpus": 4, "batch_size": 32, "examples_per_s": 64.0}).step_s == 0.5
     assert cell_of({"gpus": 4, "examples_per_s": 8.0}).step_s == 0.5
+
+
+def test_one_time_in_two_units_is_one_time() -> None:
+    assert cell_of({"gpus": 1, "step_s": 0.5, "step_ms": 500}).step_s == 0.5
+    with pytest.raises(ConfigError, match=r"step_s 0\.5 and step_ms 0\.5, which are not the same time"):
+        cell_of({"gpus": 1, "step_s": 0.5, "step_ms": 0.5})
+
+
+def test_whole_numbers_of_tables_in_memory() -> None:
+    """They have them as 4.0, and a place that says nothing as None."""
+    cell = cell_of({"gpus": 4.0, "nodes": 2.0, "step_s": 0.5})
+    assert (repr(cell.gpus), repr(cell.nodes)) == ("4", "2")
+    shrinking = [{"gpus": n, "step_s": s, "examples_per_s": None} for n, s in ((1, 0.8), (4, 0.23))]
+    with pytest.raises(ConfigError, match="has no batch"):
+        cells_of(shrinking)
+
+
+def test_repeats_are_put_together_with_all_that_they_tell() -> None:
+    parts = [{"exchange not hidden": 0.1, "input pipeline": 0.0}, {"exchange not hidden": 0.4}]
+    one, other = (
+        Cell(gpus=2, step_s=s, parts_s=known, cpu_utilisation=use, speedup_around=(0.9, 1.1))
+        for s, known, use in zip((1.0, 1.6), parts, (0.2, 0.4), strict=True)
+    )
+    (merged,) = checked([one, other])
+    assert merged.step_s == pytest.approx(1.6**0.5)
+    assert merged.cpu_utilisation == pytest.approx(0.3)
+    # a tenth and a quarter of the step
+    assert merged.parts_s == pytest.approx({"exchange not hidden": 0.175 * 1.6**0.5, "input pipeline": 0.0})
+    # its speedups were over two cells, and of a repeat without parts nobody knows them
+    assert merged.speedup_around is None
+    assert checked([one, replace(other, parts_s={})])[0].parts_s == {}
 
 
 def test_milliseconds_are_noticed() -> None:

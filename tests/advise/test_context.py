@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samestep.advise.context import NoiseScale, read_context
-from samestep.advise.convergence import cannot_share, data_in_words, examples_needed, too_small
+from samestep.advise.convergence import data_in_words, examples_needed, too_small
 
 SWEEP = {
     "cells": [
@@ -66,6 +66,15 @@ def test_a_sweep_that_tells_nothing(tmp_path):
     assert read_context([tmp_path / "nowhere"]) == read_context([])
 
 
+def test_bars_of_other_batches_are_parts_of_other_steps(tmp_path):
+    gaps = [SWEEP["gaps"][0] | {"batch_size": size, "measured_s": size / 256} for size in (128, 64)]
+    found = read_context([write(tmp_path, SWEEP | {"gaps": gaps})])
+    assert [bars.batch_size for bars in found.bars] == [64, 128]
+    assert found.of_batches({2: 64.0}).bars_at(2).measured_s == 0.25
+    assert found.of_batches({2: 128.0}).bars_at(2).measured_s == 0.5
+    assert found.of_batches({2: 32.0}).bars == () == found.of_batches({4: 64.0}).bars
+
+
 def test_of_two_sweeps_the_last_counts(tmp_path):
     other = SWEEP | {"noise_scale": {"value": 500.0, "low": None, "high": None}, "gaps": []}
     found = read_context([write(tmp_path / "a", SWEEP), write(tmp_path / "b", other)])
@@ -107,8 +116,3 @@ def test_data_in_words():
     assert too_small({1: 64, 8: 512}, 512 * 20) is None
     assert too_small({1: 64, 8: 512}, 512 * 20 - 1).evidence["gpus"] == 8
     assert too_small({1: 64}, None) is None
-
-
-def test_examples_that_do_not_go_round():
-    assert cannot_share([1, 2, 4], 4) is None
-    assert cannot_share([1, 2, 4, 8], 4).evidence["gpus"] == [8]

@@ -73,6 +73,31 @@ def test_more_gpus_than_one_node_has_are_left_out_and_that_is_said():
     assert [row["kind"] for row in found.to_json()["rows"]] == ["simulated"] * 2
 
 
+def test_one_node_that_is_too_small_for_all_is_refused():
+    one = WORKSTATION.model_copy(update={"between": None, "gpus_per_node": 2})
+    with pytest.raises(ConfigError, match="one node with 2 GPUs, and the fewest that are asked about are 4"):
+        on_cluster(one, offers(0.8, 0.5, 0.4)[2:], NOTHING, 1e8)
+
+
+def test_evaluation_and_checkpoints_take_there_what_they_took():
+    rows = [step(2**place, seconds) for place, seconds in enumerate((0.8, 0.5))]
+    run, overheads = Run(num_examples=6400, num_epochs=2), Overheads(start_s={}, epoch_s={1: 30.0})
+    found = on_cluster(fast(), offers_of(rows, run, waits=Waits(), overheads=overheads), NOTHING, 1e8)
+    assert found.train_s == pytest.approx((80 + 60, 40 + 60), rel=1e-6)
+    assert found.train_high_s[1] == pytest.approx(100 * found.worst[1].step_s + 60)
+
+
+def test_with_turns_less_of_the_exchange_can_be_hidden():
+    """Gradients leave in the last of four turns: its backward pass is 2/3 of a quarter of the step."""
+    slow = fast(bytes_per_s=1e9)
+    rows = [replace(step(2**place, seconds), turns=4.0) for place, seconds in enumerate((0.8, 0.5))]
+    in_turns = offers_of(
+        rows, Run(num_examples=6400), waits=Waits(), overheads=Overheads(start_s={}, epoch_s={})
+    )
+    at_once, later = (on_cluster(slow, some, NOTHING, 2e8).rows[1] for some in (offers(0.8, 0.5), in_turns))
+    assert later.step_s > at_once.step_s
+
+
 def test_gradients_are_those_that_were_seen(tmp_path):
     path = observations_path(tmp_path / "looks" / "1", 0)
     path.parent.mkdir(parents=True)

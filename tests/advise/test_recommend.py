@@ -99,11 +99,23 @@ def test_it_follows_from_its_table(table, worth):
         return offer.result_s / 3600 + float(worth) * dearest
 
     rounding = 1 + 1e-9
-    assert price(taken) <= float(1 + SLACK) * min(map(price, offers)) * rounding
+    limit = min(price(other) + float(SLACK) * other.result_s / 3600 for other in offers)
+    assert price(taken) <= limit * rounding
+    assert all(price(other) * rounding > limit for other in offers if other.gpus < taken.gpus)
+
+
+@given(tables(), st.fractions(0, 1000))
+def test_what_costs_no_more_is_not_left_where_it_is_sooner(table, worth):
+    """By more than the slack of its own time; GPU-hours count as never fewer than those of a smaller one."""
+    offers = offers_for(*table)
+    taken = recommend(offers, worth).expected
+    dearest = {
+        offer.gpus: max(each.gpu_hours for each in offers if each.gpus <= offer.gpus) for offer in offers
+    }
     assert all(
-        price(other) * rounding > float(1 + SLACK) * min(map(price, offers))
+        taken.result_s <= float(1 + SLACK) * other.result_s * (1 + 1e-9)
         for other in offers
-        if other.gpus < taken.gpus
+        if dearest[other.gpus] <= dearest[taken.gpus]
     )
 
 

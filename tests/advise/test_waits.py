@@ -92,11 +92,10 @@ def test_a_wait_known_to_be_longer_makes_no_other_shorter(known, data, gpus):
 def test_what_was_not_given_is_said():
     waits = parse_waits("2=1h..2h,8=3h..4h")
     said = " ".join(waits.about([1, 2, 4, 8, 16]))
-    assert "Waits of 1 GPUs are not given: taken as those of 2" in said
-    assert "Waits of 4 GPUs are not given: taken as between" in said
-    assert (
-        "Waits of 16 GPUs are not given: taken as that of 8, and 25 % of it more with each doubling" in said
-    )
+    assert "The wait of 1 GPU is not given: taken to be as long as for 2" in said
+    assert "The wait of 4 GPUs is not given: taken to be between" in said
+    assert "The wait of 16 GPUs is not given: taken to be as long as for 8, and 25 % of that more" in said
+    assert "Waits of 3, 4 GPUs are not given" in " ".join(waits.about([3, 4]))
     assert waits.about([2, 8]) == []
     assert waits.at(4).high_s == 3 * 3600
     assert waits.at(16).high_s == pytest.approx(5 * 3600)

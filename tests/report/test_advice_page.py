@@ -18,7 +18,7 @@ from samestep.advise.reason import Price
 from samestep.advise.waits import parse_waits
 from samestep.errors import RecordError
 from samestep.report.advice_drawings import HEIGHT, WIDTH, costs, growing, speedups, stacks
-from samestep.report.advised import OfferRow, read_advised
+from samestep.report.advised import OfferRow, OtherRow, read_advised
 from samestep.report.figures import seconds
 from samestep.report.page import page_of
 
@@ -88,7 +88,7 @@ def test_where_the_batch_grew_the_same_training_is_told_too(tmp_path):
     cells = [{"gpus": n, "batch_per_gpu": 64, "step_s": 0.8 + 0.05 * (n > 1)} for n in (1, 2, 4)]
     advice = advise(cells, NOTHING, Question(worlds=(1, 2, 4, 8), length=Length(alone_s=36000.0)))
     text = text_of(page_of(write(tmp_path, advice.to_json())).html)
-    assert "batch that stays" in text and "64: " in text
+    assert "same batch" in text and "64: " in text
 
 
 def test_without_advice_there_is_no_such_section(tmp_path):
@@ -135,7 +135,16 @@ def test_all_that_is_drawn_is_within_the_frame(values):
         )
         for place, (speedup, wait_s, train_s, wide) in enumerate(values)
     ]  # fmt: skip
-    for drawn in (speedups(rows, 1), costs(rows, 1)):
+    assert growing(rows, 1) is None
+    # factors of both sides of 1: a batch may also be smaller than that of the fewest GPUs
+    grown = [
+        row.model_copy(update={"grows_batch": OtherRow(
+            batch_size=64, result_s=1, examples_factor=wide / 2, examples_factor_low=wide / 3,
+            examples_factor_high=wide, is_examples_factor_known=True,
+        )})
+        for row, (*_, wide) in zip(rows, values, strict=True)
+    ]  # fmt: skip
+    for drawn in (speedups(rows, 1), costs(rows, 1), growing(grown, 1)):
         if drawn is None:
             assert len(rows) < 2
             continue
@@ -144,7 +153,6 @@ def test_all_that_is_drawn_is_within_the_frame(values):
         )
         places = [*numbers, *((spot.x, spot.y) for spot in drawn.spots)]
         assert all(0 <= float(x) <= WIDTH and -1 <= float(y) <= HEIGHT for x, y in places)
-    assert growing(rows, 1) is None
     for bar in stacks(rows, 1):
         assert all(0 <= float(part[:-1]) <= 100.01 for part in (bar.end, bar.high))
         assert float(bar.high[:-1]) >= float(bar.end[:-1]) - 0.01

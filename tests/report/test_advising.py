@@ -14,6 +14,7 @@ from samestep.advise.hardware import on_cluster
 from samestep.advise.length import Length
 from samestep.advise.reason import Price
 from samestep.advise.waits import parse_waits
+from samestep.report.advised import Advised
 from samestep.report.advising import show_advice
 
 
@@ -30,16 +31,17 @@ def advice_of(noise=NOISE):
 def shown(width, advice=None, **others):
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=True, color_system=None, highlight=False)
-    show_advice(console, advice or advice_of(), **others)
+    show_advice(console, Advised.model_validate((advice or advice_of()).to_json() | others))
     return file.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 def test_a_table_fits_and_keeps_what_the_advice_rests_on(width):
     lines = shown(width).splitlines()
     assert max(map(len, lines)) <= width
-    heads = next(line for line in lines if line.lstrip().startswith("GPUs"))
-    assert {"GPUs", "training", "result"} <= set(heads.split())
+    heads = next(line for line in lines if line.startswith("  GPUs "))
+    assert {"GPUs", "result"} <= set(heads.split())
+    assert ("training" in heads) == (width > 40)
     assert ("wait" in heads) == (width > 60)
     assert ("growing batch" in heads) == (width == 200)
     assert ("all columns: --json" in " ".join(" ".join(lines).split())) == (width < 200)
@@ -64,5 +66,6 @@ def test_texts_of_others_are_not_markup():
 
 def test_a_simulation_is_called_one():
     advice = advice_of()
-    said = shown(100, simulated=on_cluster(read_cluster("dgx-a100"), advice.offers, NOTHING, 1e8))
+    simulated = on_cluster(read_cluster("dgx-a100"), advice.offers, NOTHING, 1e8)
+    said = shown(100, cluster=simulated.to_json())
     assert "DGX A100" in said and ", simulated" in said and "exchange not hidden" in said

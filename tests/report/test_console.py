@@ -106,6 +106,14 @@ def test_a_summary_fits_narrow_terminals():
     assert "12,345" in text_of(console) and "[red]" in text_of(console)
 
 
+def test_what_files_say_does_not_move_the_terminal():
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system=None, width=200)
+    show.show_error(console, "the column \x1b]0;title\x07\u202e is not known\nname it")
+    assert "\x1b" not in file.getvalue() and "\u202e" not in file.getvalue()
+    assert "\\u001b]0;title\\u0007\\u202e is not known\nname it" in file.getvalue()
+
+
 def test_the_answer_is_one_object_on_standard_output(capsys):
     show.answer({"digest": "ab", "loss": "NaN"})
     out, err = capsys.readouterr()

@@ -13,7 +13,7 @@ from samestep.advise import remarks
 from samestep.advise.batches import WAYS, Way, other, way_of
 from samestep.advise.cells import Cell, checked
 from samestep.advise.context import Context
-from samestep.advise.convergence import ExamplesNeeded, cannot_share, examples_needed, too_small
+from samestep.advise.convergence import ExamplesNeeded, examples_needed, too_small
 from samestep.advise.length import Length, run_of
 from samestep.advise.named import cells_of
 from samestep.advise.nodes import node_of
@@ -70,6 +70,8 @@ class Advice:
     run: Run
     is_step_known: bool = True
     """Not where examples a second are known, and no batch: then a step counts as one example on each GPU."""
+    is_batch_known: bool = True
+    """Where it is not, each GPU is taken to have as many examples as on the fewest."""
 
     @property
     def recommended_gpus(self) -> int:
@@ -94,6 +96,7 @@ class Advice:
             "num_examples": self.run.num_examples,
             "num_epochs": self.run.num_epochs,
             "is_step_known": self.is_step_known,
+            "is_batch_known": self.is_batch_known,
             "rows": [
                 self._offer_json(offer)
                 | {"is_pareto": offer.gpus in front}
@@ -106,7 +109,8 @@ class Advice:
         }
 
     def _offer_json(self, offer: Offer) -> dict[str, Any]:
-        return offer.to_json(None if self.price is None else self.price.gpu_hour)
+        told = offer.to_json(None if self.price is None else self.price.gpu_hour)
+        return told if self.is_batch_known else told | {"batch_size": None}
 
     def _of_way_json(self, way: Way, gpus: int) -> dict[str, Any] | None:
         offer = next((each for each in self.of_way(way) if each.gpus == gpus), None)
@@ -153,9 +157,8 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
     within = {each: [row for row in told if row.gpus in worlds] for each, told in rows.items()}
     basis = sorted({cell.gpus for cell in measured})
     advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings], basis)
-    is_step_known = all(cell.is_in_seconds for cell in measured)
-    said = [*remarks.of_unknown_steps(is_step_known), *remarks.of_node(node, worlds)]
-    return replace(advice, remarks=(*advice.remarks, *said), is_step_known=is_step_known)
+    of_node = remarks.of_node(node, [offer.gpus for offer in advice.offers])
+    return replace(advice, remarks=(*advice.remarks, *of_node))
 
 
 def advice_from(
@@ -170,17 +173,11 @@ def advice_from(
 
     `basis`: numbers of GPUs that were measured, where rows do not have all of them.
     """
-    rows = dict(rows)
     first = rows[way][0]
+    if not first.is_batch_known:
+        rows = {way: rows[way], other(way): []}  # which one would that be?
     reference = first.gpus * first.batch_per_gpu
     said = [*([context.duplicated] if context.duplicated is not None else []), *findings]
-    if rows["same"]:
-        stays = rows["same"][0].gpus * rows["same"][0].batch_per_gpu
-        idle = cannot_share([row.gpus for row in rows["same"]], stays)
-        rows["same"] = [row for row in rows["same"] if row.gpus <= stays]
-        if idle is not None and way == "same" and not rows["same"]:
-            raise ConfigError(f"{idle.message} Measure fewer GPUs, or a larger batch.")
-        said += [idle] if idle is not None and way == "same" else []
     grown = {row.gpus: row.gpus * row.batch_per_gpu for row in rows["grows"]}
     if small := too_small(grown, context.examples_per_epoch):
         said.append(small)
@@ -218,11 +215,13 @@ def advice_from(
         findings=tuple(said),
         remarks=(
             *assumed,
-            *remarks.of_run(context, way, needed["grows"]),
+            *remarks.of_run(context, way, needed["grows"], is_batch_known=first.is_batch_known),
             *question.waits.about(offer.gpus for offer in offers[way]),
         ),
         price=question.price,
         run=run,
+        is_step_known=first.is_in_seconds,
+        is_batch_known=first.is_batch_known,
     )
 
 

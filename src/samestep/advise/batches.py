@@ -1,4 +1,7 @@
-"""Batches: which cells have one batch, and what becomes of it with more GPUs. Knows no laws."""
+"""Batches: which cells have one batch, and what becomes of it with more GPUs. Knows no laws.
+
+A batch per GPU that is 1 in all cells may be one that nobody said.
+"""
 
 import math
 from collections.abc import Sequence
@@ -19,20 +22,49 @@ def other(way: Way) -> Way:
 
 def way_of(cells: Sequence[Cell]) -> Way:
     """What became of the batch in most cells; of equally many, the same training."""
-    most = {way: len(of_one_batch(cells, way)) for way in WAYS}
+    most = {way: len(_most(cells, way)) for way in WAYS}
     return "grows" if most["grows"] > most["same"] or len(cells) == 1 else "same"
 
 
 def of_one_batch(cells: Sequence[Cell], way: Way) -> list[Cell]:
-    """Those whose batch most cells have, of the largest if there are several such.
+    """Those whose batch most cells have; where the other way was measured, that of the fewest GPUs."""
+    measured = way_of(cells)
+    if way == measured:
+        return _most(cells, way)
+    now = _most(cells, measured)[0]
+    return _with_batch(cells, way, now.batch_size if way == "same" else now.batch_per_gpu)
+
+
+def _most(cells: Sequence[Cell], way: Way) -> list[Cell]:
+    """The largest batch of those that most cells have.
 
     Where no two have the same, it is that of the fewest GPUs: the training that somebody has now.
     """
     batches = {cell.batch_size if way == "same" else cell.batch_per_gpu for cell in cells}
-    groups = [[cell for cell in cells if _has_batch(cell, way, batch)] for batch in sorted(batches)]
+    groups = [_with_batch(cells, way, batch) for batch in sorted(batches)]
     if max(map(len, groups)) == 1:
         return min(groups, key=lambda group: (group[0].gpus, -group[0].batch_size))
     return max(reversed(groups), key=len)
+
+
+def _with_batch(cells: Sequence[Cell], way: Way, batch: float) -> list[Cell]:
+    return [cell for cell in cells if _has_batch(cell, way, batch)]
+
+
+def telling(cells: Sequence[Cell], of_batch: Sequence[Cell], way: Way) -> list[Cell]:
+    """Those that laws are fitted to: of one batch per GPU, where it grows and these reach as far as any.
+
+    What more GPUs do to one batch is known from many other jobs, what another batch does from few: there a
+    cell of another one would only make the answer less sure.
+    """
+    worlds, turns = {cell.gpus for cell in of_batch}, {cell.accumulate for cell in of_batch}
+    is_enough = way == "grows" and len(worlds) > 1 and len(turns) == 1 and _span(of_batch) == _span(cells)
+    return list(of_batch if is_enough else cells)
+
+
+def _span(cells: Sequence[Cell]) -> tuple[int, int, int]:
+    gpus = [cell.gpus for cell in cells]
+    return min(gpus), max(gpus), max(cell.num_nodes for cell in cells)
 
 
 def quickest(cells: Sequence[Cell]) -> list[Cell]:

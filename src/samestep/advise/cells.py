@@ -20,20 +20,24 @@ _REPEATS = 2.0
 """Times of one place that differ by more are not of the same work: public repeats differ by 0.08 at most."""
 _STEP_S = (1e-9, 1e9)
 """No step is shorter than a turn of a clock, or longer than thirty years."""
+MOST_AROUND = 10.0
+"""No interval of a measured step reaches farther, as a factor."""
+_DIGITS = 0.999
+"""An end that is rounded may lie so close on the wrong side."""
 MOST_GPUS = 65536
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The time of a step on a number of GPUs.
-
-    `batch_per_gpu` is 1 where nobody said it: then it is the same in all cells. Cells of other jobs or
+    """The time of a step on a number of GPUs. Cells of other jobs or
     machines differ in `job` or `machine`; a machine is the models of its devices, each after its kind.
     """
 
     gpus: int
     step_s: float
     batch_per_gpu: float = 1.0
+    is_batch_known: bool = True
+    """Where it is not, it is the same in all cells, and counts as 1."""
     accumulate: int = 1
     """Turns a step: a GPU works on its examples in so many pieces, one after the other."""
     nodes: int | None = None
@@ -72,13 +76,7 @@ class Cell:
                     f"{name} of {told_gpus(self.gpus)} is {value}, but must be above 0: mend "
                     "or leave out the cell"
                 )
-        low_s, high_s = self.step_low_s, self.step_high_s
-        ends = [each for each in (low_s, high_s) if each is not None]
-        if not all(math.isfinite(each) and each > 0 for each in ends) or sorted(ends) != ends:
-            raise ConfigError(
-                f"the step of {told_gpus(self.gpus)} lies between {low_s} and {high_s}, but step_low_s and "
-                "step_high_s must be above 0, the lower one first: mend them, or leave them out"
-            )
+        self._check_interval()
         if self.cpu_utilisation is not None and not 0 <= self.cpu_utilisation <= 1:
             raise ConfigError(
                 f"cpu_utilisation of {told_gpus(self.gpus)} is {self.cpu_utilisation}, but must be a part of "
@@ -92,6 +90,18 @@ class Cell:
         if self.nodes is not None and self.nodes > self.gpus:
             raise ConfigError(
                 f"{told_gpus(self.gpus)} cannot be on {self.nodes} nodes: give nodes at most {self.gpus}"
+            )
+
+    def _check_interval(self) -> None:
+        low_s, high_s = (
+            each if each is not None else self.step_s for each in (self.step_low_s, self.step_high_s)
+        )
+        around = (low_s / self.step_s, high_s / self.step_s)
+        if not (1 / MOST_AROUND <= around[0] <= 1 / _DIGITS and _DIGITS <= around[1] <= MOST_AROUND):
+            raise ConfigError(
+                f"the step of {told_gpus(self.gpus)} takes {self.step_s:g} s, and {self.step_low_s} to "
+                f"{self.step_high_s} is no interval of it: step_low_s and step_high_s must be in seconds, "
+                f"around step_s and within {MOST_AROUND:g} times of it; mend them, or leave them out"
             )
 
     @property
@@ -119,7 +129,8 @@ class Cell:
         That of the speedup counts if it is the larger: rounds may differ by more than steps of one run.
         """
         low, high = self.speedup_around or (1.0, 1.0)
-        return max(self.half_width, (high - low) / 2) / 1.96
+        of_step = math.log((self.step_high_s or self.step_s) / (self.step_low_s or self.step_s)) / 2
+        return max(of_step, (high - low) / 2) / 1.96
 
     @property
     def half_width(self) -> float:
@@ -178,8 +189,31 @@ def _merged(alike: Sequence[Cell]) -> Cell:
             "keep one of them, or judge the jobs one by one"
         )
     step_s = math.exp(sum(math.log(cell.step_s) for cell in alike) / len(alike))
-    # each speedup is over a cell of its own sweep: of several there is none but by the steps
-    return replace(alike[0], step_s=step_s, step_low_s=min(lows), step_high_s=max(highs), speedup_around=None)
+    return replace(
+        alike[0],
+        step_s=step_s,
+        step_low_s=min(lows),
+        step_high_s=max(highs),
+        cpu_utilisation=_mean([cell.cpu_utilisation for cell in alike if cell.cpu_utilisation is not None]),
+        parts_s=_mean_parts(alike, step_s),
+        # each speedup is over a cell of its own sweep: of several there is none but by the steps
+        speedup_around=None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _mean_parts(alike: Sequence[Cell], step_s: float) -> dict[str, float]:
+    """Of the step, each part as large as it is on average; none where a repeat does not know them."""
+    if not all(cell.parts_s for cell in alike):
+        return {}
+    names = dict.fromkeys(name for cell in alike for name in cell.parts_s)
+    return {
+        name: step_s * sum(cell.parts_s.get(name, 0.0) / cell.step_s for cell in alike) / len(alike)
+        for name in names
+    }
 
 
 def places_of(cells: Sequence[Cell]) -> tuple[Places, Floats]:

@@ -88,6 +88,10 @@ class Outlook:
     """Of each law (first axis), adding up to 1 for each place."""
     hull: tuple[Floats, Floats]
     """The least and the greatest answer of the laws that count where the question lies."""
+    least_log_s: Floats
+    """More GPUs with no more examples each do no more for each GPU than the most that were measured.
+
+    -inf where that tells nothing."""
     scale: Floats
     """Of the experience's forecast."""
     doublings: Floats
@@ -167,7 +171,6 @@ class Competition:
         can_prove = ~is_crossing & (weights.max(axis=0) < 1.0)  # neither unknown links nor experience alone
         weights = weights + np.where(can_prove, _FOR_MOST * self._proof(learnt, count)[:, None], 0.0)
         weights = weights / weights.sum(axis=0)
-        # more GPUs with no more examples each do not get through more of them a GPU than fewer did
         is_bound = (asked.gpus > cells.gpus.max()) & (asked.batch_per_gpu <= cells.batch_per_gpu[-1])
         least = np.where(is_bound, by_law[NAMES.index(_LAST)], -np.inf)
         return Outlook(
@@ -178,6 +181,7 @@ class Competition:
                 np.where(counts_here, by_law, np.inf).min(axis=0),
                 np.where(counts_here, by_law, -np.inf).max(axis=0),
             ),
+            least_log_s=least,
             scale=found.scale,
             doublings=np.maximum(np.log2(asked.gpus / cells.gpus.max()), 0.0),
             is_crossing=is_crossing.astype(float),

@@ -5,7 +5,7 @@ B₀ needs to the same loss. Without a noise scale nothing is claimed: the same 
 the best case, and that is said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from samestep.advise.context import NoiseScale
@@ -71,20 +71,6 @@ def too_small(batches: Mapping[int, float], examples_per_epoch: float | None) ->
             "examples_per_gpu_per_epoch": examples_per_epoch / first,
         },
         fix="keep the batch and use fewer GPUs, or count the run in steps and not in epochs",
-    )
-
-
-def cannot_share(worlds: Sequence[int], batch_size: float) -> Finding | None:
-    """Said where there are more GPUs than examples of a step."""
-    idle = [gpus for gpus in worlds if gpus > batch_size]
-    if not idle:
-        return None
-    return Finding(
-        cause="batch-too-small",
-        message=f"A batch of {batch_size:,.0f} gives {told_gpus(idle[0])} less than one example each a step: "
-        "they are left out.",
-        evidence={"batch_size": batch_size, "gpus": idle},
-        fix="let the batch grow with the GPUs, or ask about fewer",
     )
 
 

@@ -40,16 +40,13 @@ class OnCluster:
     gradient_bytes: float
     rows: tuple[Simulated, ...]
     train_s: tuple[float, ...]
+    """Steps, evaluation and checkpoints; the latter two as they were measured."""
+    train_high_s: tuple[float, ...]
     speedups: tuple[float, ...]
     """Of examples a second, over the first row times its GPUs."""
     worst: tuple[Simulated, ...]
     """Of each row, what the step is at most; the row itself is what it is at least."""
     remarks: tuple[str, ...]
-
-    @property
-    def train_high_s(self) -> tuple[float, ...]:
-        times = zip(self.train_s, self.rows, self.worst, strict=True)
-        return tuple(train_s * worst.step_s / row.step_s for train_s, row, worst in times)
 
     @property
     def speedup_lows(self) -> tuple[float, ...]:
@@ -95,6 +92,12 @@ def on_cluster(
     cluster: Cluster, offers: Sequence[Offer], context: Context, gradient_bytes: float
 ) -> OnCluster:
     """The steps of these offers on other machines; the numbers of GPUs and the batches stay."""
+    fit = [offer for offer in offers if cluster.between is not None or offer.gpus <= cluster.gpus_per_node]
+    if not fit:
+        raise ConfigError(
+            f"{cluster.name} is one node with {cluster.gpus_per_node} GPUs, and the fewest that are asked "
+            f"about are {offers[0].gpus}: say in the spec what joins nodes, or ask about fewer"
+        )
     fixed_s, each_s, is_told = _computing(offers, context)
     lost_fixed_s, lost_each_s = _computing_at_most(offers)
     remarks = [
@@ -104,7 +107,6 @@ def on_cluster(
     ]
     if not is_told:
         remarks.append("What a smaller batch costs a GPU is not known: computing counts by its examples.")
-    fit = [offer for offer in offers if cluster.between is not None or offer.gpus <= cluster.gpus_per_node]
     if len(fit) < len(offers):
         remarks.append(
             f"{cluster.name} is one node with {cluster.gpus_per_node} GPUs: more are left out; "
@@ -116,7 +118,12 @@ def on_cluster(
         # one GPU exchanges nothing: what was measured on it needs no line
         is_known = offer.gpus == 1 and offer.kind == "measured"
         compute_s = offer.step_s if is_known else fixed_s + each_s * examples
-        step = Step(compute_s=compute_s, gradient_bytes=gradient_bytes, examples=examples)
+        step = Step(
+            compute_s=compute_s,
+            gradient_bytes=gradient_bytes,
+            backward_share=Step.backward_share / offer.turns,
+            examples=examples,
+        )
         rows.append(simulate(step, cluster, offer.gpus))
         lost_s = 0.0 if is_known else lost_fixed_s + lost_each_s * examples
         slow = replace(step, compute_s=max(compute_s, lost_s))
@@ -126,13 +133,19 @@ def on_cluster(
         gradient_bytes=gradient_bytes,
         rows=tuple(rows),
         worst=tuple(worst),
-        train_s=tuple(offer.num_steps * row.step_s for offer, row in zip(fit, rows, strict=True)),
+        train_s=_training(fit, rows),
+        train_high_s=_training(fit, worst),
         speedups=tuple(
             fit[0].gpus * (rows[0].step_s / fit[0].batch_size) * (offer.batch_size / row.step_s)
             for offer, row in zip(fit, rows, strict=True)
         ),
         remarks=tuple(remarks),
     )
+
+
+def _training(offers: Sequence[Offer], rows: Sequence[Simulated]) -> tuple[float, ...]:
+    pairs = zip(offers, rows, strict=True)
+    return tuple(offer.num_steps * row.step_s + offer.beside_s for offer, row in pairs)
 
 
 def gradient_bytes_in(folders: Sequence[Path]) -> float:

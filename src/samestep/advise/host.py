@@ -6,6 +6,8 @@ import numpy as np
 
 from samestep.advise.cells import Cell
 from samestep.advise.places import Floats, Places
+from samestep.advise.words import gpus as told_gpus
+from samestep.advise.words import percent
 from samestep.findings import Finding
 
 FULL = 0.85
@@ -40,8 +42,8 @@ def host_findings(asked: Places, step_s: Floats, needed_s: Floats) -> list[Findi
         Finding(
             cause="host-saturates",
             message=(
-                f"From {gpus} GPUs on, the host's cores are the limit: the ranks would keep {share:.0%} of "
-                "them busy, and steps become longer than GPUs and links alone would make them."
+                f"From {told_gpus(gpus)} on, the host's cores are the limit: ranks would need "
+                f"{percent(share)} of them, and steps may become longer than GPUs and links alone make them."
             ),
             evidence={"gpus": gpus, "cpu_utilisation": share, "full": FULL},
             fix="Ask for more cores per GPU, or make the work on the CPU less.",

@@ -8,11 +8,12 @@ from samestep.advise.rows import Row
 from samestep.errors import ConfigError
 
 DEFAULT_STEPS = 10_000
+DEFAULT_EXAMPLES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How long the run is, in one of three ways; none of them: an epoch, or `DEFAULT_STEPS`."""
+    """How long the run is, in one of three ways; none of them: an epoch, or the steps or examples above."""
 
     num_steps: float | None = None
     """Of the batch that the fewest GPUs have."""
@@ -35,13 +36,24 @@ def run_of(length: Length, row: Row, context: Context) -> tuple[Run, list[str]]:
         examples = length.alone_s / row.step_s * row.gpus * row.batch_per_gpu
         return Run(num_examples=examples), []
     if length.num_steps is not None:
+        if not row.is_in_seconds:
+            raise ConfigError(
+                f"--steps {length.num_steps:g} was given, but how many examples a step has is not known: add "
+                "batch_per_gpu or batch_size to the table, or give the run's time with --alone."
+            )
         examples = length.num_steps * row.gpus * row.batch_per_gpu
         return Run(num_examples=examples, num_epochs=examples / per_epoch if per_epoch else 0.0), []
     if per_epoch is not None:
         told_run = "Times are those of one epoch: say how long the run is with --epochs, --steps or --alone."
         return Run(num_examples=per_epoch, num_epochs=1.0, name="one epoch"), [told_run]
-    examples = DEFAULT_STEPS * row.gpus * row.batch_per_gpu
-    return Run(num_examples=examples, name=f"{DEFAULT_STEPS:,} steps"), [
-        f"Times are those of {DEFAULT_STEPS:,} steps of the batch of {row.gpus * row.batch_per_gpu:,.0f}: "
-        "say how long the run is with --steps or --alone."
+    if not row.is_in_seconds:
+        return Run(num_examples=DEFAULT_EXAMPLES, name=f"{DEFAULT_EXAMPLES:,} examples"), [
+            f"Times are those of {DEFAULT_EXAMPLES:,} examples: say how long the run is with --alone. How "
+            "many examples a step has is not known, so no time of a step is."
+        ]
+    batch_size = row.gpus * row.batch_per_gpu
+    of_batch = f" of the batch of {batch_size:,.0f}" if row.is_batch_known else ""
+    return Run(num_examples=DEFAULT_STEPS * batch_size, name=f"{DEFAULT_STEPS:,} steps"), [
+        f"Times are those of {DEFAULT_STEPS:,} steps{of_batch}: say how long the run is with --steps or "
+        "--alone."
     ]

@@ -12,6 +12,8 @@ from samestep.errors import ConfigError, listed
 
 TIMES = ("step_s", "step_ms", "examples_per_s")
 BATCHES = ("batch_per_gpu", "batch_size")
+WHOLE = ("gpus", "nodes", "gpus_per_node", "accumulate")
+NUMBERS = (*BATCHES, *TIMES, "step_low_s", "step_high_s", "cpu_utilisation")
 TELLING = {
     "job": ("job", "model", "network", "program", "script", "target", "task", "dataset", "precision"),
     "machine": ("machine", "hardware", "device", "gpu", "gpu_model", "gpu_type", "instance", "partition"),
@@ -41,9 +43,11 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
         )
     known = {key: value for key, value in values.items() if not _is_absent(key, value)}
     check_batch_names(known, where)
-    for key in (*BATCHES, *TIMES, "gpus"):
+    for key in (*WHOLE, *NUMBERS):
         if key in known and (isinstance(known[key], bool) or not isinstance(known[key], Real)):
             raise ConfigError(f"{key} of {where} is {known[key]!r}, but must be a number")
+    # tables in memory have whole numbers as 4.0
+    known |= {key: int(known[key]) for key in WHOLE if key in known and known[key] % 1 == 0}
     if "step_ms" in known:
         in_s = known["step_ms"] / 1000
         if not math.isclose(known.setdefault("step_s", in_s), in_s, rel_tol=_ROUNDED):
@@ -67,19 +71,28 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
             f"batch_size says {known['batch_size']:g}: it is the batch of all GPUs together; give one of them"
         )
     step_s, rate = known.get("step_s"), known.get("examples_per_s")
-    is_in_seconds = step_s is not None or bool(set(BATCHES) & set(known))
+    is_batch_known = bool(set(BATCHES) & set(known))
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ConfigError(f"examples_per_s of {told_gpus(gpus)} in {where} is {rate}, but must be above 0")
+    is_in_seconds = is_batch_known or step_s is not None
     if step_s is None:
         step_s = gpus * batch / rate
-    elif rate is not None and step_s > 0 and set(BATCHES) & set(known):
+    elif rate is not None and step_s > 0 and is_batch_known:
         _check_units(gpus, batch, step_s, rate, where)
-    names = {each.name for each in fields(Cell)} - {"gpus", "step_s", "batch_per_gpu", "is_in_seconds"}
+    own = {"gpus", "step_s", "batch_per_gpu", "is_batch_known", "is_in_seconds"}
+    names = {each.name for each in fields(Cell)} - own
     others = {key: value for key, value in known.items() if key in names}
     for what, telling in TELLING.items():
         said = [str(known[name]) for name in telling if name in known]
         others |= {what: ", ".join(said)} if said else {}
-    return Cell(gpus=gpus, step_s=step_s, batch_per_gpu=batch, is_in_seconds=is_in_seconds, **others)
+    return Cell(
+        gpus=gpus,
+        step_s=step_s,
+        batch_per_gpu=batch,
+        is_batch_known=is_batch_known,
+        is_in_seconds=is_in_seconds,
+        **others,
+    )
 
 
 def _is_absent(key: str, value: Any) -> bool:
@@ -111,7 +124,8 @@ def cells_of(values: Iterable[Cell | Mapping[str, Any]]) -> list[Cell]:
             f"{dict(without[0])} has no batch, but others have: give batch_per_gpu or batch_size for all"
         )
     cells = [each if isinstance(each, Cell) else cell_of(each) for each in found]
-    if without and not any("examples_per_s" in each for each in without):
+    rate = "examples_per_s"
+    if without and all(_is_absent(rate, each.get(rate)) for each in without):
         check_batch_grows(
             [cell for cell, each in zip(cells, found, strict=True) if isinstance(each, Mapping)]
         )

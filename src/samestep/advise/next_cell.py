@@ -22,11 +22,12 @@ class NextCell:
     gpus: int
     nodes: int
     batch_per_gpu: float
-    takes_s: float
-    """Of `NUM_STEPS` steps, without start-up."""
+    takes_s: float | None
+    """Of `NUM_STEPS` steps, without start-up; None where nobody knows the time of a step."""
     narrows: float
     """Scale of the forecast for the world asked for with this cell, as a part of that without it."""
     why: str
+    is_batch_known: bool = True
 
 
 def next_cell(
@@ -93,7 +94,7 @@ def _why(places: Places, cell: Places, target: Places) -> str:
     most = int(target.gpus[0])
     if len(set(places.gpus)) == 1:
         if cell.gpus[0] == most:
-            return f"two numbers of GPUs are the least, and {most} is the most that is asked about"
+            return "two numbers of GPUs are the least"
         return f"two numbers of GPUs are the least, and of those within reach it tells most about {most}"
     if cell.nodes[0] > 1 and places.nodes.max() == 1:
         return "nothing was measured between nodes yet, and their links are what the projection depends on"

@@ -32,8 +32,8 @@ def node_of(cells: Sequence["Cell"], said: int | None = None) -> Node:
     told = [(-(-cell.gpus // cell.nodes), cell) for cell in cells if cell.nodes is not None]
     most, of = max(told, key=lambda each: each[0], default=(0, None))
     if said is not None:
-        if said < 1:
-            raise ConfigError(f"{said} GPUs a node were given, but a node has 1 or more")
+        if said < 1 or said != int(said):
+            raise ConfigError(f"{said} GPUs a node were given, but a node has a whole number, 1 or more")
         if of is not None and said < most:
             raise ConfigError(
                 f"{said} GPUs a node were given, but {of.gpus} GPUs were measured on {of.num_nodes} "

@@ -59,14 +59,19 @@ class Offer:
     speedup_high: float
     examples_factor: float
     """How many times the examples of the run it needs, because of its batch."""
+    turns: float
+    """Of a step; gradients are exchanged in the last one."""
     num_steps: float
+    beside_s: float
+    """Evaluation and checkpoints of the whole run."""
     wait: Wait
     start_s: float
     train_s: float
+    """Steps, and what is beside them."""
     train_low_s: float
     train_high_s: float
     is_range: bool = False
-    """Whether it lies too far from what was measured to be recommended; `because` says how."""
+    """Whether what was measured tells too little to ask for it; `because` says why."""
     because: str = ""
     with_cores_s: float | None = None
     """Its step if the host had cores enough; None if it has, or if nobody knows."""
@@ -165,7 +170,9 @@ def offers_of(
                 speedup_low=speedup_low,
                 speedup_high=speedup_high,
                 examples_factor=factor,
+                turns=row.turns,
                 num_steps=num_steps,
+                beside_s=beside_s,
                 wait=waits.at(row.gpus),
                 start_s=overheads.start_at(row.gpus),
                 train_s=num_steps * row.step_s + beside_s,

@@ -5,26 +5,22 @@
 Knows no files, no queue and no price. From one world size alone nothing is projected.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-
 from samestep.advise import remarks
-from samestep.advise.batches import WAYS, Way, of_one_batch, quickest, single, turns_of, way_of
+from samestep.advise.batches import WAYS, Way, of_one_batch, quickest, single, telling, turns_of, way_of
 from samestep.advise.calibration import Calibration, shipped
 from samestep.advise.cells import MOST_GPUS, Cell, checked, places_of
-from samestep.advise.competition import FARTHEST, Competition, Outlook
-from samestep.advise.host import FULL, host_findings, host_s
 from samestep.advise.named import cells_of
 from samestep.advise.next_cell import NextCell, candidates_for, next_cell
-from samestep.advise.nodes import node_of
-from samestep.advise.parts import projected_parts, step_from_parts
+from samestep.advise.nodes import Node, node_of
 from samestep.advise.places import Places
-from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
+from samestep.advise.rows import MeasuredRow, Row
+from samestep.advise.unmeasured import Basis, unmeasured
+from samestep.advise.words import gpus as told_gpus
 from samestep.errors import ConfigError
 from samestep.findings import Finding
 
@@ -63,7 +59,6 @@ def project(
     way = batch or way_of(measured)
     of_batch = of_one_batch(measured, way)
     shown = quickest(of_batch)
-    known = {cell.gpus for cell in shown}
     one = single(measured, shown)
 
     def at(worlds: Sequence[int]) -> Places:
@@ -74,98 +69,64 @@ def project(
             worlds, [node.num_for(n) for n in worlds], share, turns_of(measured, reference, share)
         )
 
-    places, step_s = places_of(measured)
+    # with less than an example for each GPU there is nothing to measure, or to ask for
+    batch_size = shown[-1].batch_size
+    idle = [n for n in sorted({*asked, *(cell.gpus for cell in shown)}) if way == "same" and n > batch_size]
+    asked, shown = [n for n in asked if n not in idle], [cell for cell in shown if cell.gpus not in idle]
+    if not shown:
+        raise ConfigError(
+            f"A batch of {batch_size:,.0f} gives {told_gpus(idle[0])} less than one example each: measure "
+            "fewer GPUs, or a larger batch"
+        )
     findings = [
         *remarks.of_cells(shown, has_single=one is not None),
         *remarks.of_placements(of_batch, shown),
+        *remarks.of_idle(idle, batch_size),
     ]
-    # as many GPUs as there is an example for; what has less is no place to measure, or to ask for
-    target = at([max((n for n in asked if at([n]).batch_per_gpu[0] >= 1), default=asked[-1])])
-    is_one_world = len({cell.gpus for cell in measured}) == 1
-    if is_one_world and target.gpus[0] <= measured[-1].gpus:  # nothing else is asked about
-        target = at([2 * measured[-1].gpus])
-    worlds = candidates_for(places, target, node.gpus, asked)
-    cell = next_cell(calibration.learnt.experience, places, step_s, at(worlds), target) if worlds else None
     over = None if one is None else _measured_row(one)
     rows: list[Row] = [_measured_row(cell) for cell in shown]
-    new = [n for n in asked if n not in known]
-    if is_one_world:
+    cell = _next_cell(measured, at, asked, node, calibration)
+    if len({cell.gpus for cell in measured}) == 1:
         said = [*findings, *remarks.of_one_world(measured[0], cell)]
         return Projection(_with_speedups(rows, over), said, cell)
-    if new:
-        projected, more = _projected(measured, at(new), at([node.gpus]), calibration, level)
-        findings += more
-        if any(row.is_range for row in projected):
-            findings += remarks.of_range(cell)
+    known = {cell.gpus for cell in shown}
+    if new := [n for n in asked if n not in known]:
+        basis = Basis(
+            cells=measured,
+            telling=telling(measured, of_batch, way),
+            of_batch=of_batch,
+            full_node=at([node.gpus]),
+            calibration=calibration,
+        )
+        projected, of_host = unmeasured(basis, at(new), level)
+        findings += [*of_host, *remarks.of_ranges(projected, cell)]
         rows += projected
     return Projection(_with_speedups(sorted(rows, key=lambda row: row.gpus), over), findings, cell)
 
 
-def _projected(
+def _next_cell(
     cells: Sequence[Cell],
-    asked: Places,
-    full_node: Places,
+    at: Callable[[Sequence[int]], Places],
+    asked: Sequence[int],
+    node: Node,
     calibration: Calibration,
-    level: float,
-) -> tuple[list[ProjectedRow], list[Finding]]:
+) -> NextCell | None:
+    """What to measure to know most about the most GPUs that are asked about."""
     places, step_s = places_of(cells)
-
-    def outlook_of(at: Places) -> Outlook:
-        competition = Competition(
-            places,
-            step_s,
-            at,
-            gpus_per_node=int(full_node.gpus[0]),
-            is_in_seconds=all(cell.is_in_seconds for cell in cells),
-        )
-        return competition.outlook(calibration.learnt)
-
-    outlook = outlook_of(asked)
-    needed_s = host_s(cells, asked)
-    is_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
-    low, high = calibration.interval(outlook, level, is_host_fine=is_fine)
-    log_s, below, above = outlook.log_s, outlook.log_s - low, high - outlook.log_s
-    parts = projected_parts(cells, asked)
-    is_told = outlook.is_crossing == 0
-    if parts is not None:
-        # half of each: the parts know the causes, the laws have a record on public series
-        shift = (np.log(step_from_parts(cells, asked, parts)) - log_s) / 2
-        if not is_told.all():
-            # of links between nodes that nobody measured, parts know nothing: those of a full node go on
-            inside = projected_parts(cells, full_node)
-            assert inside is not None
-            in_full_node = np.log(step_from_parts(cells, full_node, inside)) - outlook_of(full_node).log_s
-            shift = np.where(is_told, shift, in_full_node / 2)
-        log_s, below, above = log_s + shift, below + np.maximum(shift, 0), above + np.maximum(-shift, 0)
-    noise = NormalDist().inv_cdf((1 + level) / 2) * max(cell.relative_deviation for cell in cells)
-    below, above = np.hypot(below, noise), np.hypot(above, noise)
-    step, low_s, high_s = np.exp(log_s), np.exp(log_s - below), np.exp(log_s + above)
-    findings = []
-    with_cores = step
-    if needed_s is not None:
-        findings = host_findings(asked, step, needed_s)
-        # all cores busy all the time is the least that a step can take; ranks wait for cores before that
-        step, low_s = np.maximum(step, needed_s), np.maximum(low_s, needed_s)
-        high_s = np.maximum(high_s, np.where(step > with_cores, needed_s / FULL, 0.0))
-    rows = []
-    for index in range(len(asked)):
-        because = remarks.why_range(cells, asked[[index]], FARTHEST)
-        rows.append(
-            ProjectedRow(
-                gpus=int(asked.gpus[index]),
-                nodes=int(asked.nodes[index]),
-                batch_per_gpu=float(asked.batch_per_gpu[index]),
-                step_s=float(step[index]),
-                low_s=float(low_s[index]),
-                high_s=float(high_s[index]),
-                level=level,
-                is_range=bool(because),
-                because=because,
-                with_cores_s=float(with_cores[index]) if step[index] > with_cores[index] else None,
-                parts_s={name: float(part[index]) for name, part in (parts or {}).items() if is_told[index]},
-            )
-        )
-    return rows, findings
+    most = max(asked, default=cells[-1].gpus)
+    if len({cell.gpus for cell in cells}) == 1 and most <= cells[-1].gpus:  # nothing else is asked about
+        most = 2 * cells[-1].gpus
+    worlds = candidates_for(places, at([most]), node.gpus, asked)
+    if not worlds:
+        return None
+    found = next_cell(calibration.learnt.experience, places, step_s, at(worlds), at([most]))
+    if found is None:
+        return None
+    return replace(
+        found,
+        takes_s=found.takes_s if all(cell.is_in_seconds for cell in cells) else None,
+        is_batch_known=all(cell.is_batch_known for cell in cells),
+    )
 
 
 def _with_speedups(rows: Sequence[Row], one: MeasuredRow | None) -> list[Row]:
@@ -183,10 +144,13 @@ def _measured_row(cell: Cell) -> MeasuredRow:
         gpus=cell.gpus,
         nodes=cell.num_nodes,
         batch_per_gpu=cell.batch_per_gpu,
+        turns=cell.accumulate,
         step_s=cell.step_s,
         low_s=min(cell.step_low_s or cell.step_s, cell.step_s),
         high_s=max(cell.step_high_s or cell.step_s, cell.step_s),
         speedup_around=cell.speedup_around,
+        is_batch_known=cell.is_batch_known,
+        is_in_seconds=cell.is_in_seconds,
     )
 
 

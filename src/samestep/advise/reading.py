@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from samestep.advise.cells import Cell
-from samestep.advise.named import cell_of
-from samestep.advise.sheet import NUMBERS, WHOLE, read_csv
+from samestep.advise.cells import MOST_AROUND, Cell
+from samestep.advise.named import NUMBERS, WHOLE, cell_of
+from samestep.advise.sheet import read_csv
 from samestep.errors import RecordError
 from samestep.record import read_json
 
@@ -64,8 +64,11 @@ def read_sweep(folder: Path) -> list[Cell]:
 def _within_bounds(row: Mapping[str, Any]) -> dict[str, float]:
     """What a noisy measurement may say that cannot be: a step below nothing, more than all cores."""
     found = {}
+    step_s = float(row["step_s"])
     if row.get("step_low_s") is not None:
-        found["step_low_s"] = max(float(row["step_low_s"]), 1e-6 * float(row["step_s"]))
+        found["step_low_s"] = min(max(float(row["step_low_s"]), step_s / MOST_AROUND), step_s)
+    if row.get("step_high_s") is not None:
+        found["step_high_s"] = max(min(float(row["step_high_s"]), step_s * MOST_AROUND), step_s)
     if row.get("cpu_utilisation") is not None:
         found["cpu_utilisation"] = min(max(float(row["cpu_utilisation"]), 0.0), 1.0)
     return found

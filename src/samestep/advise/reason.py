@@ -44,13 +44,13 @@ def reason(
     better = _better_in_both(sure, taken)
     if price is not None and better is not None:
         said.append(
-            f"By the table {better.gpus} would be sooner and cheaper: so much more than there are GPUs does "
-            "not count where they are paid for."
+            f"By the table {better.gpus} would be sooner and cheaper: where GPUs have a price, a speedup of "
+            "more than their number does not count."
         )
-    far = min((offer for offer in offers if offer.is_range), key=lambda each: each.result_s, default=None)
-    if far is not None and far.result_s < taken.result_s:
+    far = next((each for each in offers if each.is_range and _is_sooner(each, taken)), None)
+    if far is not None:
         said.append(f"{far.gpus} may take {_train(far)}, a range and nothing to ask for yet: {far.because}.")
-    if price is not None:
+    if price is not None and price.gpu_hour > 0:
         said.append(_costs(offers, taken, price))
     if limit:
         said.append(limit)
@@ -76,7 +76,7 @@ def of_duplicated(found: Recommendation, finding: Finding) -> str:
 def _brings(offers: Sequence[Offer], taken: Offer, run: str) -> str:
     first = offers[0]
     what = run or "training"
-    takes = f"{what[0].upper()}{what[1:]} take{'' if what.endswith('steps') else 's'} {_train(taken)}"
+    takes = f"{what[0].upper()}{what[1:]} take{'' if what.endswith('s') else 's'} {_train(taken)}"
     if taken.gpus != first.gpus:
         takes += f" instead of {told(first.train_s)}"
         takes += "" if first.gpus == 1 else f" on {first.gpus}"
@@ -101,15 +101,18 @@ def _next(offers: Sequence[Offer], found: Recommendation) -> Offer | None:
     return next(iter(twice or more), None)
 
 
+def _is_sooner(far: Offer, taken: Offer) -> bool:
+    """By more than nobody would notice."""
+    return far.result_s * float(1 + SLACK) < taken.result_s
+
+
 def _better_in_both(offers: Sequence[Offer], taken: Offer) -> Offer | None:
     """The cheapest of those with more GPUs that are both sooner and cheaper: they were superlinear."""
     return min(
         (
             each
             for each in offers
-            if each.gpus > taken.gpus
-            and each.result_s <= taken.result_s
-            and each.gpus * each.train_s < taken.gpus * taken.train_s
+            if each.gpus > taken.gpus and each.result_s <= taken.result_s and each.gpu_hours < taken.gpu_hours
         ),
         key=lambda each: (each.gpu_hours, each.gpus),
         default=None,
@@ -137,7 +140,7 @@ def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
     extra = (other.gpu_hours - taken.gpu_hours) * price.gpu_hour
     sooner_for = f"{takes}, a result {sooner} sooner for {amount(extra)} more"
     if worth * price.gpu_hour <= price.hour:
-        return f"{sooner_for}: counted together, that is not {percent(float(SLACK))} better."
+        return f"{sooner_for}: counted together, that gains less than {percent(float(SLACK))} of its time."
     return f"{sooner_for}: that pays from {amount(worth * price.gpu_hour)} an hour on."
 
 

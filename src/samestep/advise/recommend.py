@@ -1,6 +1,8 @@
 """Recommend: the number of GPUs to ask for, from offers.
 
-The rule: of all offers whose price in hours is within `SLACK` of the least, the one with the fewest GPUs.
+The rule: the fewest GPUs N of which no other M is better by more than `SLACK` of its time:
+
+    J(N) <= J(M) + SLACK · T(M)   for all M
 
     price in hours   J(N) = T(N) + c · G(N)
     T(N)             time to the result: wait, start and training
@@ -11,13 +13,13 @@ What follows from it, whatever the figures are:
 1.  Waits that grow by d(N), where d is 0 or more and not smaller for more GPUs, never recommend more GPUs.
     So do waits that are not shorter for more GPUs, all times the same factor.
 2.  A higher price of GPU-hours never recommends more GPUs.
-3.  No other offer is sooner by more than `SLACK` of J for at most as many GPU-hours; none with fewer GPUs is
-    within it.
+3.  No offer for at most as many of these GPU-hours is sooner by more than `SLACK` of its own time.
 
-Proof of 1 and 2: both add to J some d(N) >= 0 that does not fall with N. Let n be the choice before, m the
-offer with the least J after. If m <= n, the choice is at most m. Else J'(n) = J(n) + d(n) <= (1 + SLACK) J(m)
-+ d(m) <= (1 + SLACK) J'(m), so n is within the slack still, and the choice is at most n. That G does not fall
-with N is needed for this: who gets a superlinear speedup is not told to ask for more because GPUs are dear.
+Proof of 1 and 2: both add to J some d(N) >= 0 that does not fall with N, and to K(N) = J(N) + SLACK · T(N)
+at least as much. Let n be the choice before, m the offer with the least K after. If m <= n, the choice is at
+most m, since J' <= K'. Else J'(n) = J(n) + d(n) <= K(m) + d(m) <= K'(m), so n will do still, and the choice
+is at most n. That G does not fall with N is needed for this: who gets a superlinear speedup is not told to
+ask for more because GPUs are dear.
 """
 
 from collections.abc import Sequence
@@ -63,16 +65,14 @@ def recommend(offers: Sequence[Offer], hours_per_gpu_hour: Fraction | float = 0.
 def _fewest(
     worlds: Sequence[int], waits_s: Sequence[float], held_s: Sequence[Fraction], worth: Fraction
 ) -> int:
-    """The place of the first that is within the slack of the least.
+    """The place of the first than which no other is better by more than the slack.
 
     In fractions: rounding must not decide between two that are as good, once so and once the other way.
     """
     counted = accumulate((gpus * each for gpus, each in zip(worlds, held_s, strict=True)), max)
-    prices = [
-        Fraction(wait) + held + worth * gpu_s
-        for wait, held, gpu_s in zip(waits_s, held_s, counted, strict=True)
-    ]
-    limit = (1 + SLACK) * min(prices)
+    results = [Fraction(wait) + held for wait, held in zip(waits_s, held_s, strict=True)]
+    prices = [result + worth * gpu_s for result, gpu_s in zip(results, counted, strict=True)]
+    limit = min(price + SLACK * result for price, result in zip(prices, results, strict=True))
     return next(place for place, price in enumerate(prices) if price <= limit)
 
 

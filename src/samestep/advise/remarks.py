@@ -9,7 +9,9 @@ from samestep.advise.context import Context
 from samestep.advise.convergence import ExamplesNeeded
 from samestep.advise.next_cell import NUM_STEPS, NextCell
 from samestep.advise.nodes import Node
-from samestep.advise.places import Places
+from samestep.advise.ranges import GAIN
+from samestep.advise.rows import ProjectedRow
+from samestep.advise.words import examples as told_examples
 from samestep.advise.words import gpus as told_gpus
 from samestep.advise.words import told
 from samestep.findings import Finding
@@ -17,8 +19,9 @@ from samestep.findings import Finding
 _BETTER = 0.05
 """An example may cost so much less of a GPU's time on more GPUs before it is odd."""
 _ERRATIC = 0.15
-_GAIN = (0.5, 1.1)
-"""Times the examples a second of the fewest GPUs: where all others lie in here, they may be of one GPU."""
+_LOSS = 0.5
+"""Times the examples a second of the fewest GPUs: where all others lie between it and `GAIN`, they may be of
+one GPU."""
 _USUAL_S = (0.002, 10.0)
 """Of a hundred public steps on the fewest GPUs, one is shorter and five are longer: worth a question."""
 
@@ -37,8 +40,9 @@ def of_cells(cells: Sequence[Cell], *, has_single: bool) -> list[Finding]:
             found.append(
                 Finding(
                     cause="superlinear",
-                    message=f"{cell.gpus} GPUs are {gain:.2f} times as fast as {cells[0].gpus}, more than "
-                    "there are GPUs. The cell is kept, and projections are less sure for it.",
+                    message=f"{cell.gpus} GPUs are {gain:.2f} times as fast as {cells[0].gpus}, which is "
+                    f"more than {cell.gpus / cells[0].gpus:.3g} times the GPUs should bring. The cell is "
+                    "kept, and projections are less sure for it.",
                     evidence={"gpus": cell.gpus, "speedup": gain},
                     fix="See whether the batch is right: if more GPUs share one, batch_per_gpu is smaller. "
                     "If it is, see whether all cells did the same work on free machines; measure again.",
@@ -112,7 +116,7 @@ def _of_no_gain(cells: Sequence[Cell]) -> list[Finding]:
         return []
     first, last = cells[0], cells[-1]
     gains = [cell.examples_per_s / first.examples_per_s for cell in cells if cell.gpus > first.gpus]
-    if not gains or not all(_GAIN[0] < gain < _GAIN[1] for gain in gains):
+    if not gains or not all(_LOSS < gain < GAIN for gain in gains):
         return []
     return [
         Finding(
@@ -160,67 +164,47 @@ def of_one_world(cell: Cell, then: NextCell | None) -> list[Finding]:
     ]
 
 
-def of_range(then: NextCell | None) -> list[Finding]:
-    """What would turn a range into a projection."""
-    if then is None:
+def of_ranges(rows: Sequence[ProjectedRow], then: NextCell | None) -> list[Finding]:
+    """Why some rows are ranges, and what would turn them into projections."""
+    ranges = [row for row in rows if row.is_range]
+    if then is None or not ranges:
         return []
     return [
         Finding(
             cause="far-from-measured",
-            message="Some worlds asked for lie too far from what was measured: of these there is a range.",
-            evidence={"next_gpus": then.gpus, "next_nodes": then.nodes, "narrows_to": then.narrows},
+            message="Of some numbers of GPUs there is a range only, since what was measured tells too little "
+            f"about them. The first is {ranges[0].gpus}: {ranges[0].because}.",
+            evidence={
+                "gpus": ranges[0].gpus,
+                "next_gpus": then.gpus,
+                "next_nodes": then.nodes,
+                "narrows_to": then.narrows,
+            },
             fix=f"{_measure(then)}: {then.why}.",
         )
     ]
 
 
-def why_range(cells: Sequence[Cell], asked: Places, farthest: int) -> str:
-    """What makes one place too far from those measured; empty if it is not.
-
-    Where the largest worlds gained nothing, none is known that does: laws say that some will, and those who
-    measured a full host, or a slow disk, would wait for it in vain.
-    """
-    most = max(cell.gpus for cell in cells)
-    least = min(cell.batch_per_gpu / cell.accumulate for cell in cells)
-    if asked.at_once[0] * farthest < least * (1 - 1e-9):
-        return f"{asked.at_once[0]:.3g} examples a GPU, and {least:g} are the fewest that were measured"
-    if asked.nodes[0] > 1 and all(cell.num_nodes == 1 for cell in cells):
-        return f"{int(asked.nodes[0])} nodes, and only one was measured"
-    if asked.gpus[0] > farthest * most:
-        return f"more than {farthest} times the {most} GPUs that were measured"
-    return _why_in_vain(cells, asked) if asked.gpus[0] > most else ""
-
-
-def _why_in_vain(cells: Sequence[Cell], asked: Places) -> str:
-    """That more GPUs, or twice as many, gained hardly anything; empty if they did.
-
-    Twice as many of one kind of place: between nodes it may be otherwise than within one.
-    """
-    if not _is_gained(cells, cells[0].gpus):
-        return f"up to {max(cell.gpus for cell in cells)}, more GPUs gained nothing"
-    alike = [cell for cell in cells if (cell.num_nodes > 1) == (asked.nodes[0] > 1)]
-    most = max((cell.gpus for cell in alike), default=0)
-    half = max((cell.gpus for cell in alike if 2 * cell.gpus <= most), default=None)
-    if half is None or _is_gained(alike, half):
-        return ""
-    return f"from {half} GPUs to {most}, hardly anything was gained"
-
-
-def _is_gained(cells: Sequence[Cell], least: int) -> bool:
-    """Whether more than so many GPUs did more than these, or fewer; also where there are none."""
-    best = max(cell.examples_per_s for cell in cells if cell.gpus <= least)
-    more = [cell.examples_per_s for cell in cells if cell.gpus > least]
-    return not more or max(more) >= _GAIN[1] * best
-
-
 def _measure(cell: NextCell) -> str:
     nodes = f" on {cell.nodes} nodes" if cell.nodes > 1 else ""
-    # of one example each nobody spoke: no batch was said
-    batch = f" with {cell.batch_per_gpu:g} examples each" if cell.batch_per_gpu != 1 else ""
-    return (
-        f"Measure {told_gpus(cell.gpus)}{nodes}{batch} "
-        f"({NUM_STEPS} steps, about {told(max(cell.takes_s, 1.0))} and the start)"
-    )
+    batch = f" with {told_examples(cell.batch_per_gpu)} each" if cell.is_batch_known else ""
+    about = "" if cell.takes_s is None else f", about {told(max(cell.takes_s, 1.0))} and the start"
+    return f"Measure {told_gpus(cell.gpus)}{nodes}{batch} ({NUM_STEPS} steps{about})"
+
+
+def of_idle(worlds: Sequence[int], batch_size: float) -> list[Finding]:
+    """That there are more GPUs than examples of a step."""
+    if not worlds:
+        return []
+    return [
+        Finding(
+            cause="batch-too-small",
+            message=f"A batch of {batch_size:,.0f} gives {told_gpus(worlds[0])} less than one example each a "
+            "step: they are left out.",
+            evidence={"batch_size": batch_size, "gpus": list(worlds)},
+            fix="let the batch grow with the GPUs, or ask about fewer",
+        )
+    ]
 
 
 def of_node(node: Node, worlds: Sequence[int]) -> list[str]:
@@ -230,17 +214,9 @@ def of_node(node: Node, worlds: Sequence[int]) -> list[str]:
     return [f"A node is taken to have {node.gpus} GPUs, as is usual: say how many with --gpus-per-node."]
 
 
-def of_unknown_steps(is_step_known: bool) -> list[str]:
-    """What times mean where only examples a second are known."""
-    if is_step_known:
-        return []
-    return [
-        "How many examples a step has is not known, so no time of a step is: speedups hold, and times of the "
-        "run if --alone says its length. Add batch_per_gpu or batch_size to the table."
-    ]
-
-
-def of_run(context: Context, way: Way, needed: Mapping[int, ExamplesNeeded]) -> list[str]:
+def of_run(
+    context: Context, way: Way, needed: Mapping[int, ExamplesNeeded], *, is_batch_known: bool
+) -> list[str]:
     """What is counted for a run beside its steps: start-up, and what a batch costs that grows."""
     said = []
     if context.marks:
@@ -251,6 +227,14 @@ def of_run(context: Context, way: Way, needed: Mapping[int, ExamplesNeeded]) -> 
         said.append("How long a job takes to start is not known: it counts as nothing.")
     elif (start_s := max(context.overheads.start_s.values())) > 0:
         said.append(f"Starting takes {told(start_s)}, as it did on the GPUs that were measured.")
+    if not is_batch_known:
+        said.append(
+            "No batch is known: each GPU is taken to have as many examples as on the fewest. That is other "
+            "training, and what it costs in examples is not counted. Add batch_per_gpu or batch_size."
+        )
+        return said
+    if way == "grows":
+        said.append("The batch grows with the GPUs: that is other training than on the fewest of them.")
     if not all(each.is_known for each in needed.values()):
         said.append(
             "The gradient noise scale is not known: a batch that grows with the GPUs is counted as if it "
@@ -261,6 +245,4 @@ def of_run(context: Context, way: Way, needed: Mapping[int, ExamplesNeeded]) -> 
             f"A batch that grows needs more examples by the gradient noise scale, and training counts them: "
             f"{most.factor:.2f} times as many on {told_gpus(max(needed))}."
         )
-    if way == "grows":
-        said.append("The batch grows with the GPUs: that is other training than on the fewest of them.")
     return said

@@ -11,8 +11,7 @@ Kind = Literal["measured", "projected"]
 class Row:
     """A number of GPUs; None is not known. `low_s` ≤ `step_s` ≤ `high_s`.
 
-    Speedup is that of examples per second over one GPU that was measured. Wait, result and cost are of those
-    who know the queue and the price.
+    Speedup is that of examples per second over one GPU that was measured.
     """
 
     kind: ClassVar[Kind]
@@ -20,15 +19,18 @@ class Row:
     gpus: int
     nodes: int
     batch_per_gpu: float
+    """1 where nobody said it."""
     step_s: float
     low_s: float
     high_s: float
+    turns: float = 1.0
+    """A GPU works on its examples in so many pieces, one after the other."""
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
-    wait_s: float | None = None
-    result_s: float | None = None
-    cost: float | None = None
+    is_batch_known: bool = True
+    is_in_seconds: bool = True
+    """Not where only examples a second are known and no batch: then a step is one example on each GPU."""
 
     @property
     def efficiency(self) -> float | None:
@@ -71,8 +73,8 @@ class MeasuredRow(Row):
 class ProjectedRow(Row):
     """A number of GPUs that was not measured.
 
-    Of a row `is_range`, only the interval is an answer: it lies too far from what was measured, and `because`
-    says how.
+    Of a row `is_range`, only the interval is an answer: what was measured tells too little about it, and
+    `because` says why.
     """
 
     kind: ClassVar[Kind] = "projected"

@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from samestep.advise.cells import Cell
-from samestep.advise.named import BATCHES, TELLING, TIMES, cell_of, check_batch_grows, check_batch_names
+from samestep.advise.named import (
+    BATCHES,
+    NUMBERS,
+    TELLING,
+    TIMES,
+    WHOLE,
+    cell_of,
+    check_batch_grows,
+    check_batch_names,
+)
 from samestep.errors import ConfigError, RecordError, listed
 
-WHOLE = ("gpus", "nodes", "gpus_per_node", "accumulate")
-NUMBERS = ("batch_per_gpu", "batch_size", "step_s", "examples_per_s", "step_low_s", "step_high_s",
-           "cpu_utilisation")  # fmt: skip
-_KNOWN = {*WHOLE, *NUMBERS, *TIMES, *(name for names in TELLING.values() for name in names)}
+_NUMERIC = {*WHOLE, *NUMBERS}
+_KNOWN = {*_NUMERIC, *(name for names in TELLING.values() for name in names)}
 _BETWEEN = (",", ";", "\t")
 
 
@@ -79,9 +86,9 @@ def _name(column: str) -> str:
 
 def _cell(where: str, line: Mapping[str, str], between: str, *, has_batch: bool) -> Cell:
     given = {name: text.strip() for name, text in line.items() if name in _KNOWN and text.strip()}
-    numbers = {*WHOLE, *NUMBERS, *TIMES}
     values: dict[str, Any] = {
-        name: _number(where, name, text, between) if name in numbers else text for name, text in given.items()
+        name: _number(where, name, text, between) if name in _NUMERIC else text
+        for name, text in given.items()
     }
     needed = {"gpus": ("gpus",), "a time (step_s or examples_per_s)": TIMES}
     if has_batch:

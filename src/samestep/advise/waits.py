@@ -18,6 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from samestep.advise.words import gpus as told_gpus
 from samestep.advise.words import percent
 from samestep.errors import ConfigError
 
@@ -87,14 +88,12 @@ class Waits:
             return list(self.remarks)
         least, most, worlds = min(self.known), max(self.known), set(asked)
         beyond = {
-            f"those of {least}": [n for n in worlds if n < least],
-            "between those of their neighbours": [n for n in worlds - set(self.known) if least < n < most],
+            f"as long as for {least}": [n for n in worlds if n < least],
+            "between what is known on both sides": [n for n in worlds - set(self.known) if least < n < most],
             _extended(self.known): [n for n in worlds if n > most],
         }
         said = [
-            f"Waits of {_listed(gaps)} GPUs are not {self.source}: taken as {how}."
-            for how, gaps in beyond.items()
-            if gaps
+            f"{_waits_of(gaps)} not {self.source}: taken to be {how}." for how, gaps in beyond.items() if gaps
         ]
         falls = [
             (fewer, more)
@@ -105,11 +104,11 @@ class Waits:
         if falls:
             than = str(falls[0][0]) if len(falls) == 1 else "fewer"
             mores = _listed([more for _, more in falls])
-            said.append(f"{mores} GPUs wait less than {than}, as {self.source}: kept as it is.")
+            said.append(f"{mores} GPUs wait less than {than}, as {self.source}: kept as they are.")
         few = sorted(n for n, count in self.num_jobs.items() if count < FEWEST_JOBS)
         if few:
             said.append(
-                f"Fewer than {FEWEST_JOBS} jobs tell the wait of {_listed(few)} GPUs: "
+                f"Fewer than {FEWEST_JOBS} jobs tell the wait of {_gpus(few)}: "
                 "the longest of them stands for the 90 %."
             )
         return [*self.remarks, *said]
@@ -167,8 +166,16 @@ def _between(gpus: int, worlds: Sequence[int], waits_s: Sequence[float]) -> floa
 def _extended(known: Mapping[int, Wait]) -> str:
     most = max(known)
     if len(known) == 1 or known[most].high_s == 0:
-        return f"that of {most}"
-    return f"that of {most}, and {percent(1 / math.log2(2 * most))} of it more with each doubling"
+        return f"as long as for {most}"
+    return f"as long as for {most}, and {percent(1 / math.log2(2 * most))} of that more with each doubling"
+
+
+def _waits_of(worlds: Sequence[int]) -> str:
+    return f"The wait of {_gpus(worlds)} is" if len(worlds) == 1 else f"Waits of {_gpus(worlds)} are"
+
+
+def _gpus(worlds: Sequence[int]) -> str:
+    return told_gpus(worlds[0]) if len(worlds) == 1 else f"{_listed(worlds)} GPUs"
 
 
 def _listed(worlds: Sequence[int]) -> str:

@@ -1,6 +1,5 @@
 """`samestep advise`: how many GPUs to ask for."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from samestep.advise.waits import Waits
 
 HOUR = 50.0
+MOST_STEPS, MOST_ALONE_S, MOST_MONEY = 1e12, 100 * 365.25 * 86400, 1e12
 LEAST_TO = 8
 _FARTHER = 4
 """Times the most GPUs that were measured, up to which is asked if nobody says how far."""
@@ -82,12 +82,14 @@ def advise(
     """
     from samestep.advise.advice import Question
     from samestep.advise.advice import advise as advice_of
-    from samestep.advise.cells import checked
+    from samestep.advise.cells import MOST_GPUS, checked
     from samestep.advise.cluster import read_cluster
     from samestep.advise.context import read_context
     from samestep.advise.hardware import FLOAT_BYTES, gradient_bytes_in, on_cluster, parameters_of
+    from samestep.advise.nodes import node_of
     from samestep.advise.reading import read
     from samestep.advise.reason import Price
+    from samestep.report.advised import Advised
     from samestep.report.advising import show_advice
 
     for name, value, needs, is_there in (
@@ -98,16 +100,18 @@ def advise(
             raise ConfigError(
                 f"{name} is {value}, but counts with {needs} only: give that too, or leave it out."
             )
-    for name, value in (("--price", price), ("--hour", hour), ("--steps", steps), ("--epochs", epochs)):
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"{name} is {value}; give a number that is not infinite.")
+    for name, value in (("--price", price), ("--hour", hour)):
+        if value is not None and not value <= MOST_MONEY:
+            raise ConfigError(f"{name} is {value:g}; give {MOST_MONEY:g} at most.")
+    if to is not None and to > MOST_GPUS:
+        raise ConfigError(f"--to is {to}, but up to {MOST_GPUS} GPUs can be judged.")
     length = _length(steps, epochs, alone)
     spec = read_cluster(cluster) if cluster is not None else None
     num_bytes = None if parameters is None else FLOAT_BYTES * parameters_of(parameters)
     found = [path for each in paths for path in _swept(each)]
     folders = [path for path in found if path.is_dir()]
     cells = read(found)
-    measured = sorted({cell.gpus for cell in checked(cells)})
+    measured = sorted({cell.gpus for cell in checked(cells, node_of(cells, gpus_per_node))})
     question = Question(
         worlds=worlds_to(_as_far_as_usual(measured[-1]) if to is None else to, measured),
         length=length,
@@ -127,7 +131,7 @@ def advise(
     if as_json:
         show.answer(answer)
         return
-    show_advice(console, advice, simulated)
+    show_advice(console, Advised.model_validate(answer))
     if kept is not None:
         console.print(f"kept in {kept}; as a page: samestep report {kept.parent}", style="dim", markup=False)
     typer.echo(advice.recommended_gpus)
@@ -184,9 +188,14 @@ def _length(steps: float | None, epochs: float | None, alone: str | None) -> "Le
         raise ConfigError(
             "The run's length was given in two ways; keep one of --steps, --epochs and --alone."
         )
+    for name, value in (("--steps", steps), ("--epochs", epochs)):
+        if value is not None and not value <= MOST_STEPS:
+            raise ConfigError(f"{name} is {value:g}, which nobody trains for: give {MOST_STEPS:g} at most.")
     alone_s = None if alone is None else seconds_of(alone)
     if alone is not None and not alone_s:
         raise ConfigError(f"--alone is {alone!r}; give a time with a unit, as in 45m, 10h or 3d.")
+    if alone_s is not None and alone_s > MOST_ALONE_S:
+        raise ConfigError(f"--alone is {alone!r}, but nobody waits for more than a hundred years.")
     return Length(num_steps=steps, num_epochs=epochs, alone_s=alone_s)
 
 

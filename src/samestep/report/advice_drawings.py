@@ -95,7 +95,9 @@ def growing(rows: Sequence[OfferRow], asked: int) -> Drawing | None:
     known = [
         (row, grown)
         for row in rows
-        if (grown := row.grows_batch) is not None and grown.is_examples_factor_known
+        if (grown := row.grows_batch) is not None
+        and grown.is_examples_factor_known
+        and grown.batch_size is not None
     ]
     if len(known) < max(2, len(rows)):
         return None
@@ -103,7 +105,7 @@ def growing(rows: Sequence[OfferRow], asked: int) -> Drawing | None:
     worlds = [row.gpus for row, _ in known]
     highs = [grown.examples_factor_high or grown.examples_factor for _, grown in known]
     lows = [grown.examples_factor_low or 1.0 for _, grown in known]
-    scale = _Frame.of(worlds, [1.0, min(max(highs), 2 * max(factors))])
+    scale = _Frame.of(worlds, [1.0, *lows, *factors, min(max(highs), 2 * max(factors))])
     return Drawing(
         x_ticks=scale.worlds(worlds),
         y_ticks=scale.marks(lambda value: f"{value:.3g}"),

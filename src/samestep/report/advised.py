@@ -17,7 +17,7 @@ class _Finite(Written):
 class OtherRow(_Finite):
     """The same GPUs with a batch that grows with them, or with one that stays."""
 
-    batch_size: float
+    batch_size: float | None
     result_s: float
     examples_factor: float
     examples_factor_low: float | None = None
@@ -31,7 +31,8 @@ class OfferRow(_Finite):
 
     gpus: int = Field(ge=1)
     kind: Literal["measured", "projected"]
-    batch_size: float
+    batch_size: float | None
+    """None where nobody said it."""
     step_s: float = Field(gt=0)
     low_s: float = Field(gt=0)
     high_s: float = Field(gt=0)
@@ -105,6 +106,7 @@ class Advised(_Finite):
     cluster: ClusterRow | None = None
     cells_digest: str | None = None
     is_step_known: bool = True
+    is_batch_known: bool = True
     is_old: bool = False
     """Whether its cells were measured again since."""
 

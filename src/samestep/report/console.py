@@ -20,6 +20,7 @@ from samestep.errors import RecordError
 from samestep.launch.failure import Failure
 from samestep.launch.voices import Said
 from samestep.record import Record, rank_folder, read_json
+from samestep.report.wording import visible
 
 PLAIN_EVERY_S = 5.0
 
@@ -172,7 +173,8 @@ def show_findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> No
 
 def show_error(console: Console, sentence: str) -> None:
     """The one sentence that tells why there is no answer."""
-    console.print(Text("error: ", style="bold red") + Text(sentence))
+    lines = [visible(line) for line in sentence.split("\n")]
+    console.print(Text("error: ", style="bold red") + Text("\n".join(lines)))
 
 
 def show_failure(console: Console, failure: Failure, folder: Path) -> None:

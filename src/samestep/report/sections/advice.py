@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from samestep.advise.words import amount_between, percent, percent_between, told, told_between
 from samestep.advise.words import gpus as told_gpus
+from samestep.advise.words import told
 from samestep.report import advice_drawings as drawings
-from samestep.report.advised import Advised, ClusterRow, OfferRow, SimulatedRow, read_advised
-from samestep.report.advising import best_to_worst, step_told
-from samestep.report.figures import seconds
+from samestep.report import advice_table as table
+from samestep.report.advised import Advised, ClusterRow, read_advised
 from samestep.report.material import Material
 from samestep.report.section import Section
 
@@ -26,11 +25,7 @@ def _values(material: Material) -> Mapping[str, Any] | None:
     if advised.is_old:
         return {"old": _OLD}
     rows, asked = advised.rows, advised.recommended_gpus
-    columns = [
-        (name, [tell(row) for row in rows])
-        for name, tell in _COLUMNS
-        if any(tell(row) for row in rows) and (name != "step" or advised.is_step_known)
-    ]
+    columns = table.columns(advised)
     known = {(found.cause, found.message) for found in material.findings}
     return {
         "old": "",
@@ -38,10 +33,16 @@ def _values(material: Material) -> Mapping[str, Any] | None:
         "batch": _BATCH[advised.batch],
         "titles": [name for name, _ in columns],
         "rows": [
-            (row, row.gpus == asked, [values[place] for _, values in columns])
+            (row.gpus == asked, [texts[place].rstrip() for _, texts in columns])
             for place, row in enumerate(rows)
         ],
-        "has_range": any(row.is_range for row in rows),
+        "legend": [
+            table.RESULT,
+            table.AROUND,
+            table.FRONT,
+            *([table.GROWING] if advised.batch == "same" else [table.SAME] if advised.is_batch_known else []),
+            *([table.RANGE] if any(row.is_range for row in rows) else []),
+        ],
         "what_ifs": advised.what_ifs,
         "findings": [each for each in advised.findings if (each.cause, each.message) not in known],
         "remarks": advised.remarks,
@@ -54,10 +55,11 @@ def _values(material: Material) -> Mapping[str, Any] | None:
 
 
 def _simulated(cluster: ClusterRow) -> dict[str, Any]:
+    columns = table.simulated_columns(cluster)
     return {
         "name": cluster.name,
-        "titles": [name for name, _ in _SIMULATED],
-        "rows": [(row.gpus, [tell(row) for _, tell in _SIMULATED]) for row in cluster.rows],
+        "titles": [name for name, _ in columns],
+        "rows": list(zip(*(texts for _, texts in columns), strict=True)),
         "remarks": cluster.remarks,
         "sources": cluster.sources,
     }
@@ -82,69 +84,6 @@ def _lines(advised: Advised) -> list[tuple[str, str, drawings.Drawing | None, st
             "GPUs",
         ),
     ]
-
-
-def _grown(row: OfferRow) -> str:
-    grown = row.grows_batch
-    if grown is None or grown.batch_size == row.batch_size:
-        return ""
-    needs = (
-        f", {grown.examples_factor:.2f} times the examples" if grown.is_examples_factor_known else " at best"
-    )
-    return f"{grown.batch_size:,.0f}: {told(grown.result_s)}{needs}"
-
-
-def _stays(row: OfferRow) -> str:
-    same = row.same_batch
-    if same is None or same.batch_size == row.batch_size:
-        return ""
-    return f"{same.batch_size:,.0f}: {told(same.result_s)}{' as a range' if same.is_range else ''}"
-
-
-def _hours(row: OfferRow) -> str:
-    hours = amount_between(row.gpu_hours, row.gpu_hours_low, row.gpu_hours_high)
-    return hours + (" *" if row.is_pareto else "")
-
-
-def _price(row: OfferRow) -> str:
-    if row.cost is None:
-        return ""
-    return amount_between(row.cost, row.cost_low or row.cost, row.cost_high or row.cost)
-
-
-_COLUMNS = (
-    ("", lambda row: "range" if row.is_range else row.kind),
-    ("step", lambda row: step_told(row.step_s, row.low_s, row.high_s)),
-    ("speedup", lambda row: _around(row.speedup, row.speedup_low, row.speedup_high)),
-    ("efficiency", lambda row: percent_between(row.efficiency, row.efficiency_low, row.efficiency_high)),
-    ("training", lambda row: told_between(row.train_s, row.train_low_s, row.train_high_s)),
-    ("wait", lambda row: told(row.wait_s) if row.wait_high_s else ""),
-    ("start", lambda row: told(row.start_s) if row.start_s else ""),
-    ("result", lambda row: told(row.result_s)),
-    ("90 %", lambda row: told(row.result_high_s)),
-    ("GPU-hours", _hours),
-    ("price", _price),
-    ("batch that grows", _grown),
-    ("batch that stays", _stays),
-)
-
-
-def _exchange(row: SimulatedRow) -> str:
-    return percent(row.parts.get("exchange not hidden", 0.0) / row.low_s)
-
-
-_SIMULATED = (
-    ("nodes", lambda row: f"{row.nodes:,}"),
-    ("step", lambda row: best_to_worst(seconds, row.low_s, row.high_s)),
-    ("speedup", lambda row: best_to_worst("{:.2f}".format, row.speedup, row.speedup_low)),
-    ("training", lambda row: best_to_worst(told, row.train_s, row.train_high_s)),
-    ("exchange not hidden, at best", _exchange),
-)
-
-
-def _around(value: float, low: float, high: float) -> str:
-    low_text, high_text = f"{low:.2f}", f"{high:.2f}"
-    return f"{value:.2f}" + (f" ({low_text}–{high_text})" if low_text != high_text else "")
 
 
 SECTION = Section(name="advice", title="How many GPUs to ask for", short="Advice", values=_values)
