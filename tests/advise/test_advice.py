@@ -539,6 +539,12 @@ def test_from_one_world_nothing_is_projected_and_the_next_cell_is_named():
     assert refused.value.next_cell.gpus > 1
 
 
+def test_of_ranges_alone_there_is_nothing_to_ask_for():
+    with pytest.raises(ConfigError, match=r"Of 32 GPUs there is nothing to ask for.* Ask about 4 too"):
+        advise(CELLS, NOTHING, Question(worlds=(32,)))
+    assert advise(CELLS, NOTHING, Question(worlds=(4, 32))).recommended_gpus == 4
+
+
 def test_fewer_than_were_measured_cannot_be_told():
     with pytest.raises(ConfigError, match="the fewest that were measured are 2"):
         advise(CELLS[1:], NOTHING, Question(worlds=(1,)))
