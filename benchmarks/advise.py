@@ -85,7 +85,7 @@ from samestep.advise import laws
 from samestep.advise.calibrate import calibrated, competition, usable
 from samestep.advise.cells import Cell
 from samestep.advise.competition import EXPERIENCE, FEWEST, GROWTH, LARGE_NODE, NAMES
-from samestep.advise.ranges import why_range
+from samestep.advise.ranges import why_far, why_in_vain
 from samestep.advise.series import Series, read_tables
 
 OURS = "ours"
@@ -171,7 +171,8 @@ class Forecast:
             Cell(gpus=int(n), nodes=int(k), batch_per_gpu=float(m), accumulate=int(turns), step_s=float(s))
             for n, k, m, turns, s in list(columns)[: self.given]
         ]
-        return bool(why_range(cells, cells, places[[self.asked]]))
+        asked = places[[self.asked]]
+        return bool(why_far(cells, asked) or why_in_vain(cells, asked))
 
     @property
     def times_farther(self) -> float:

@@ -290,6 +290,8 @@ def test_who_gained_hardly_anything_by_twice_the_gpus_is_not_told_to_ask_for_mor
     assert found.recommended_gpus == 2
     eight = next(offer for offer in found.offers if offer.gpus == 8)
     assert eight.because == "from 2 GPUs to 4, hardly anything was gained"
+    (far,) = (each for each in found.findings if each.cause == "far-from-measured")
+    assert "The first is 8: from 2 GPUs to 4" in far.message and "mend that first" in far.fix
     # controls: a doubling that gains more; and a second node that gained nothing tells of no third and fourth
     assert asked(g1=1.25, g2=2.30, g4=4.10).recommended_gpus > 4
     assert asked(g1=1.0, g2=1.05, g4=1.1, n8=2.3).recommended_gpus > 8

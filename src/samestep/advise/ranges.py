@@ -11,12 +11,8 @@ GAIN = 1.1
 """Times the examples a second: worlds that gained less gained nothing that is sure."""
 
 
-def why_range(cells: Sequence[Cell], of_batch: Sequence[Cell], asked: Places) -> str:
-    """What makes one place too far from those measured; empty if it is not.
-
-    Where the largest worlds gained nothing, none is known that does: laws say that some will, and those who
-    measured a full host, or a slow disk, would wait for it in vain. Gains are those of one batch, `of_batch`.
-    """
+def why_far(cells: Sequence[Cell], asked: Places) -> str:
+    """What makes one place too far from those measured; empty if it is not."""
     most = max(cell.gpus for cell in cells)
     least = min(cell.batch_per_gpu / cell.accumulate for cell in cells)
     if asked.at_once[0] * FARTHEST < least * (1 - 1e-9):
@@ -26,14 +22,18 @@ def why_range(cells: Sequence[Cell], of_batch: Sequence[Cell], asked: Places) ->
         return f"{int(asked.nodes[0])} nodes, and only one was measured"
     if asked.gpus[0] > FARTHEST * most:
         return f"more than {FARTHEST} times the {most} GPUs that were measured"
-    return _why_in_vain(of_batch, asked) if asked.gpus[0] > most else ""
+    return ""
 
 
-def _why_in_vain(cells: Sequence[Cell], asked: Places) -> str:
-    """That more GPUs, or twice as many, gained hardly anything; empty if they did.
+def why_in_vain(cells: Sequence[Cell], asked: Places) -> str:
+    """That more GPUs, or twice as many, gained hardly anything with one batch; empty if they did.
 
-    Twice as many of one kind of place: between nodes it may be otherwise than within one.
+    Where the largest worlds gained nothing, none is known that does: laws say that some will, and those who
+    measured a full host, or a slow disk, would wait for it in vain. Twice as many of one kind of place:
+    between nodes it may be otherwise than within one.
     """
+    if asked.gpus[0] <= max(cell.gpus for cell in cells):
+        return ""
     if not _is_gained(cells, cells[0].gpus):
         return f"up to {max(cell.gpus for cell in cells)}, more GPUs gained nothing"
     alike = [cell for cell in cells if (cell.num_nodes > 1) == (asked.nodes[0] > 1)]

@@ -100,7 +100,7 @@ def _of_noise(cells: Sequence[Cell]) -> list[Finding]:
         Finding(
             cause="noisy",
             message=f"The step of {worst.gpus} GPU{'s' * (worst.gpus > 1)} is known to lie between "
-            f"{low_s:.3g} s and {high_s:.3g} s only. Projections are less sure for it.",
+            f"{told(low_s)} and {told(high_s)} only. Projections are less sure for it.",
             evidence={"gpus": worst.gpus, "step_low_s": low_s, "step_high_s": high_s},
             fix="See whether repeats did the same work, and measure again on machines that nobody else uses.",
         )
@@ -167,13 +167,23 @@ def of_one_world(cell: Cell, then: NextCell | None) -> list[Finding]:
 def of_ranges(rows: Sequence[ProjectedRow], then: NextCell | None) -> list[Finding]:
     """Why some rows are ranges, and what would turn them into projections."""
     ranges = [row for row in rows if row.is_range]
-    if then is None or not ranges:
+    if not ranges:
+        return []
+    message = (
+        "Of some numbers of GPUs there is a range only, since what was measured tells too little about them. "
+        f"The first is {ranges[0].gpus}: {ranges[0].because}."
+    )
+    if ranges[0].is_in_vain:
+        fix = "See what takes the time, and mend that first: `samestep scale` tells."
+        return [
+            Finding(cause="far-from-measured", message=message, evidence={"gpus": ranges[0].gpus}, fix=fix)
+        ]
+    if then is None:
         return []
     return [
         Finding(
             cause="far-from-measured",
-            message="Of some numbers of GPUs there is a range only, since what was measured tells too little "
-            f"about them. The first is {ranges[0].gpus}: {ranges[0].because}.",
+            message=message,
             evidence={
                 "gpus": ranges[0].gpus,
                 "next_gpus": then.gpus,

@@ -83,6 +83,8 @@ class ProjectedRow(Row):
     """How often the interval holds the truth."""
     is_range: bool = False
     because: str = ""
+    is_in_vain: bool = False
+    """Whether it is a range because more GPUs gained nothing where they were measured."""
     with_cores_s: float | None = None
     """The step if the host had cores enough; None if it has, or if nobody knows."""
     parts_s: dict[str, float] = field(default_factory=dict)

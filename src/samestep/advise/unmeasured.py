@@ -16,7 +16,7 @@ from samestep.advise.estimate import Estimate
 from samestep.advise.host import FULL, host_findings, host_s
 from samestep.advise.parts import half_way, projected_parts
 from samestep.advise.places import Floats, Places
-from samestep.advise.ranges import why_range
+from samestep.advise.ranges import why_far, why_in_vain
 from samestep.advise.rows import ProjectedRow
 from samestep.findings import Finding
 
@@ -66,7 +66,7 @@ def unmeasured(basis: Basis, asked: Places, level: float) -> tuple[list[Projecte
     step_s, low_s, high_s = np.exp(estimate.log_s), np.exp(estimate.low), np.exp(estimate.high)
     rows = []
     for index in range(len(asked)):
-        because = why_range(basis.cells, basis.of_batch, asked[[index]])
+        why = why_far(basis.cells, asked[[index]]), why_in_vain(basis.of_batch, asked[[index]])
         is_crossing = bool(outlook.is_crossing[index])
         rows.append(
             ProjectedRow(
@@ -80,8 +80,9 @@ def unmeasured(basis: Basis, asked: Places, level: float) -> tuple[list[Projecte
                 is_batch_known=all(cell.is_batch_known for cell in basis.cells),
                 is_in_seconds=all(cell.is_in_seconds for cell in basis.cells),
                 level=level,
-                is_range=bool(because),
-                because=because,
+                is_range=any(why),
+                because=why[0] or why[1],
+                is_in_vain=not why[0] and bool(why[1]),
                 with_cores_s=float(with_cores_s[index]) if step_s[index] > with_cores_s[index] else None,
                 parts_s={} if is_crossing else {name: float(part[index]) for name, part in parts.items()},
             )
