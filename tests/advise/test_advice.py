@@ -4,6 +4,8 @@ import json
 import math
 import re
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 
 import pytest
 from hypothesis import given, settings
@@ -154,7 +156,7 @@ def test_start_up_is_paid_for_too():
     found = advise(cells, context, question)
     one, two = found.offers
     assert 2 * two.train_s < one.train_s and two.gpu_hours > one.gpu_hours
-    assert "cheaper" not in found.reason
+    assert "dearer" not in found.reason
 
 
 @settings(max_examples=60, deadline=None)
@@ -507,10 +509,46 @@ def test_where_gpus_are_paid_for_a_superlinear_offer_is_named():
     found = advise(cells, NOTHING, question)
     taken, four = found.recommendation.expected, found.offers[-1]
     assert taken.gpus < 4 and four.gpu_hours < taken.gpu_hours
-    assert "By the table 4 would be sooner and cheaper" in found.reason
+    assert "By the table 4 would be sooner and no dearer" in found.reason
     # without a price it is what is asked for: the control
     free = advise(cells, NOTHING, replace(question, price=None))
-    assert free.recommended_gpus == 4 and "cheaper" not in free.reason
+    assert free.recommended_gpus == 4 and "By the table" not in free.reason
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.floats(0.2, 2.0), min_size=3, max_size=3),
+    st.floats(0, 3600),
+    st.floats(0.1, 1000),
+)
+def test_what_is_said_of_prices_is_so_by_the_table(factors, start_s, gpu_hour):
+    """Any speedups, superlinear ones too, and a start that is paid for."""
+    step_s = dict(zip((1, 2, 4, 8), accumulate([0.8, *(each / 2 for each in factors)], mul), strict=True))
+    cells = [{"gpus": n, "batch_size": 64, "step_s": s} for n, s in step_s.items()]
+    context = replace(NOTHING, overheads=Overheads(start_s={1: start_s}, epoch_s={}))
+    question = Question(
+        worlds=(1, 2, 4, 8), length=Length(alone_s=36_000.0), price=Price(gpu_hour=gpu_hour, hour=50)
+    )
+    found = advise(cells, context, question)
+    by_gpus, taken = {offer.gpus: offer for offer in found.offers}, found.recommendation.expected
+
+    def gain_h(other):
+        dearer = (other.gpu_hours - taken.gpu_hours) * gpu_hour / 50
+        return (taken.result_s - other.result_s) / 3600 - dearer
+
+    def is_better(other):
+        return gain_h(other) > 0.1 * other.result_s / 3600 * (1 + 1e-9)
+
+    named = re.search(r"By the table (\d+) would be", found.reason)
+    larger = [offer for offer in found.offers if offer.gpus > taken.gpus]
+    assert bool(named) == any(map(is_better, larger))
+    if named:
+        assert is_better(by_gpus[int(named[1])])
+        assert ("no dearer" in found.reason) == (by_gpus[int(named[1])].gpu_hours <= taken.gpu_hours)
+    if hardly := re.search(
+        r"(\d+) would take [^;]*counted together, that gains less than 10 %", found.reason
+    ):
+        assert gain_h(by_gpus[int(hardly[1])]) + 1e-9 >= 0 and not is_better(by_gpus[int(hardly[1])])
 
 
 def test_examples_a_second_without_a_batch_tell_no_step():

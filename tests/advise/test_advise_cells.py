@@ -82,6 +82,13 @@ def test_whole_numbers_of_tables_in_memory() -> None:
         cells_of(shrinking)
 
 
+def test_cells_with_and_without_a_batch_are_of_no_one_job() -> None:
+    with pytest.raises(ConfigError, match=r"cell of 4 GPUs in 0\.9 s has no batch, but others have"):
+        checked(
+            [cell_of({"gpus": 1, "batch_per_gpu": 64, "step_s": 0.8}), cell_of({"gpus": 4, "step_s": 0.9})]
+        )
+
+
 def test_repeats_are_put_together_with_all_that_they_tell() -> None:
     parts = [{"exchange not hidden": 0.1, "input pipeline": 0.0}, {"exchange not hidden": 0.4}]
     one, other = (

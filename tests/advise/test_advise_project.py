@@ -163,6 +163,14 @@ def test_a_host_that_is_nearly_full_is_warned_of_and_widens_the_interval() -> No
     assert "host-saturates" not in said and calm.step_s == near.step_s
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_host_that_does_nothing_is_no_limit() -> None:
+    idle = [cell | {"cpu_utilisation": 0} for cell in weak(0.80, 0.82, 0.83)]
+    assert [row.high_s for row in project(idle, 8)] == [
+        row.high_s for row in project(weak(0.80, 0.82, 0.83), 8)
+    ]
+
+
 def test_the_machine_says_where_its_nodes_end() -> None:
     def nodes(**others: Any) -> list[int]:
         return [row.nodes for row in project(weak(0.20, 0.21, **others), 16)]
@@ -361,7 +369,10 @@ def test_a_second_node_does_not_make_up_for_what_the_first_one_lost() -> None:
 
 def test_cells_of_another_batch_do_not_blur_a_projection_of_one() -> None:
     alone = {row.gpus: row for row in project(weak(0.80, 0.82, 0.83), [8, 16])}
-    other = [{"gpus": n, "batch_per_gpu": 16, "step_s": 0.41 + 0.01 * n} for n in (1, 2, 4)]
+    other = [
+        {"gpus": n, "batch_per_gpu": 16, "step_s": 0.41 + 0.01 * n, "step_low_s": 0.2, "step_high_s": 0.8}
+        for n in (1, 2, 4)
+    ]
     for more in (other[:1], other):
         found = {row.gpus: row for row in project([*weak(0.80, 0.82, 0.83), *more], [8, 16], batch="grows")}
         for gpus in alone:

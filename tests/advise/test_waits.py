@@ -97,6 +97,9 @@ def test_what_was_not_given_is_said():
     assert "The wait of 16 GPUs is not given: taken to be as long as for 8, and 25 % of that more" in said
     assert "Waits of 3, 4 GPUs are not given" in " ".join(waits.about([3, 4]))
     assert waits.about([2, 8]) == []
+    # one that is given tells of smaller and of larger ones alike
+    (remark, _) = reversed(parse_waits("4=3h").about([1, 2, 4, 8]))
+    assert remark == "Waits of 1, 2, 8 GPUs are not given: taken to be as long as for 4."
     assert waits.at(4).high_s == 3 * 3600
     assert waits.at(16).high_s == pytest.approx(5 * 3600)
 

@@ -22,7 +22,7 @@ from samestep.advise.origins import of_conditions
 from samestep.advise.project import Projection, project
 from samestep.advise.reason import Price, of_duplicated, reason
 from samestep.advise.recommend import Recommendation, recommend
-from samestep.advise.rows import ProjectedRow, Row
+from samestep.advise.rows import MeasuredRow, ProjectedRow, Row
 from samestep.advise.waits import Waits
 from samestep.advise.whatif import WhatIf, limit, what_ifs
 from samestep.advise.words import gpus as told_gpus
@@ -158,9 +158,11 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
     within = {each: [row for row in told if row.gpus in worlds] for each, told in rows.items()}
     basis = sorted({cell.gpus for cell in measured})
     if all(isinstance(row, ProjectedRow) and row.is_range for row in within[way]):
+        known = max(row.gpus for row in asked if isinstance(row, MeasuredRow))
         raise ConfigError(
             f"Of {listed([told_gpus(gpus) for gpus in worlds])} there is nothing to ask for: what was "
-            f"measured tells too little about them. Ask about {basis[-1]} too, which was measured."
+            "measured tells too little about them, or they have less than one example each. Ask about "
+            f"{known} too, which was measured."
         )
     advice = advice_from(within, way, context, question, [*of_conditions(found), *asked.findings], basis)
     of_node = remarks.of_node(node, [offer.gpus for offer in advice.offers])

@@ -65,7 +65,7 @@ class Cell:
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not math.isfinite(value) or value != int(value) or value < 1:
+            if isinstance(value, bool) or not 1 <= value < math.inf or value != int(value):
                 raise ConfigError(f"{name} is {value}, but must be a whole number of 1 or more")
         if self.gpus > MOST_GPUS:
             raise ConfigError(f"gpus is {self.gpus}, but at most {MOST_GPUS} can be judged")
@@ -99,9 +99,9 @@ class Cell:
         around = (low_s / self.step_s, high_s / self.step_s)
         if not (1 / MOST_AROUND <= around[0] <= 1 / _DIGITS and _DIGITS <= around[1] <= MOST_AROUND):
             raise ConfigError(
-                f"the step of {told_gpus(self.gpus)} takes {self.step_s:g} s, and {self.step_low_s} to "
-                f"{self.step_high_s} is no interval of it: step_low_s and step_high_s must be in seconds, "
-                f"around step_s and within {MOST_AROUND:g} times of it; mend them, or leave them out"
+                f"the step of {told_gpus(self.gpus)} takes {self.step_s:g} s, and {low_s:g} to {high_s:g} is "
+                "no interval of it: step_low_s and step_high_s must be in seconds, around step_s and within "
+                f"{MOST_AROUND:g} times of it; mend them, or leave them out"
             )
 
     @property
@@ -149,6 +149,12 @@ def checked(cells: Iterable[Cell], node: Node | None = None) -> list[Cell]:
     if not found:
         raise ConfigError("there is no cell to judge by: measure some with `samestep scale`")
     check_one_origin(found)
+    without = next((cell for cell in found if not cell.is_batch_known), None)
+    if without is not None and any(cell.is_batch_known for cell in found):
+        raise ConfigError(
+            f"the cell of {told_gpus(without.gpus)} in {without.step_s:g} s has no batch, but others have: "
+            "give batch_per_gpu or batch_size for all"
+        )
     node = node or node_of(found)
     by_place: dict[tuple[int, int, float], list[Cell]] = defaultdict(list)
     for cell in found:

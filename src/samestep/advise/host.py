@@ -15,12 +15,12 @@ FULL = 0.85
 
 
 def host_s(cells: Sequence[Cell], asked: Places) -> Floats | None:
-    """The step of a node whose cores do nothing else; None if no cell has CPU use.
+    """The step of a node whose cores do nothing else; None if no cell uses them.
 
     What an example costs of the node's cores is that of the cell with most ranks a node, and of these the one
     with most examples each, since ranks that wait keep cores busy too. No measured step is below it.
     """
-    known = [cell for cell in cells if cell.cpu_utilisation is not None]
+    known = [cell for cell in cells if cell.cpu_utilisation]
     if not known:
         return None
     busiest = max(known, key=lambda cell: (cell.gpus / cell.num_nodes, cell.batch_per_gpu))

@@ -50,7 +50,8 @@ def cell_of(values: Mapping[str, Any], where: str = "a cell") -> Cell:
     known |= {key: int(known[key]) for key in WHOLE if key in known and known[key] % 1 == 0}
     if "step_ms" in known:
         in_s = known["step_ms"] / 1000
-        if not math.isclose(known.setdefault("step_s", in_s), in_s, rel_tol=_ROUNDED):
+        known.setdefault("step_s", in_s)
+        if not math.isclose(known["step_s"], in_s, rel_tol=_ROUNDED):
             raise ConfigError(
                 f"{where} has step_s {known['step_s']:g} and step_ms {known['step_ms']:g}, which are not the "
                 "same time: leave one of them out"

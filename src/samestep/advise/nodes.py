@@ -1,5 +1,6 @@
 """Nodes: how many GPUs a node has, which decides from where on links between nodes count."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,14 +33,14 @@ def node_of(cells: Sequence["Cell"], said: int | None = None) -> Node:
     told = [(-(-cell.gpus // cell.nodes), cell) for cell in cells if cell.nodes is not None]
     most, of = max(told, key=lambda each: each[0], default=(0, None))
     if said is not None:
-        if said < 1 or said != int(said):
+        if not 1 <= said < math.inf or said != int(said):
             raise ConfigError(f"{said} GPUs a node were given, but a node has a whole number, 1 or more")
         if of is not None and said < most:
             raise ConfigError(
                 f"{said} GPUs a node were given, but {of.gpus} GPUs were measured on {of.num_nodes} "
                 f"node{'s' * (of.num_nodes > 1)}: give {most} or more, or mend the column nodes"
             )
-        return Node(said, is_told=True)
+        return Node(int(said), is_told=True)
     has = max((cell.gpus_per_node or 0 for cell in cells), default=0)
     is_known = has > 0 or any(cell.num_nodes > 1 for cell in cells)
     if is_known:

@@ -9,6 +9,7 @@ from samestep.advise.words import amount, percent, told, told_between
 from samestep.advise.words import gpus as told_gpus
 from samestep.findings import Finding
 
+_HARDLY = 0.001
 _MOST_SHARE = 0.02
 """Of the time to the result, from which a wait is worth a word."""
 
@@ -41,11 +42,12 @@ def reason(
     other = _next(sure, found)
     if other is not None:
         said.append(_why_not(taken, other, price))
-    better = _better_in_both(sure, taken)
-    if price is not None and better is not None:
+    better = None if price is None else _better_by_table(sure, taken, price)
+    if better is not None:
+        how = "sooner and no dearer" if better.gpu_hours <= taken.gpu_hours else "the better one"
         said.append(
-            f"By the table {better.gpus} would be sooner and cheaper: where GPUs have a price, a speedup of "
-            "more than their number does not count."
+            f"By the table {better.gpus} would be {how}: where GPUs have a price, GPU-hours count as never "
+            "fewer than those of fewer GPUs."
         )
     far = next((each for each in offers if each.is_range and _is_sooner(each, taken)), None)
     if far is not None:
@@ -102,21 +104,27 @@ def _next(offers: Sequence[Offer], found: Recommendation) -> Offer | None:
 
 
 def _is_sooner(far: Offer, taken: Offer) -> bool:
-    """By more than nobody would notice."""
-    return far.result_s * float(1 + SLACK) < taken.result_s
+    """By more than the slack, and known well enough to be worth a sentence."""
+    return far.result_s * float(1 + SLACK) < taken.result_s and far.train_high_s < 2 * taken.train_s
 
 
-def _better_in_both(offers: Sequence[Offer], taken: Offer) -> Offer | None:
-    """The cheapest of those with more GPUs that are both sooner and cheaper: they were superlinear."""
-    return min(
-        (
-            each
-            for each in offers
-            if each.gpus > taken.gpus and each.result_s <= taken.result_s and each.gpu_hours < taken.gpu_hours
-        ),
-        key=lambda each: (each.gpu_hours, each.gpus),
-        default=None,
-    )
+def _better_by_table(offers: Sequence[Offer], taken: Offer, price: Price) -> Offer | None:
+    """What would be taken, if the GPU-hours of the table were what counts; None if it is what was."""
+    better = [
+        each for each in offers if each.gpus > taken.gpus and _gain_h(taken, each, price) > _slack_h(each)
+    ]
+    return max(better, key=lambda each: (_gain_h(taken, each, price), -each.gpus), default=None)
+
+
+def _gain_h(taken: Offer, other: Offer, price: Price) -> float:
+    """Hours that another one is better by, its GPU-hours counted as the table has them."""
+    dearer_h = (other.gpu_hours - taken.gpu_hours) * price.gpu_hour / price.hour
+    return (taken.result_s - other.result_s) / 3600 - dearer_h
+
+
+def _slack_h(other: Offer) -> float:
+    # what is equal but for rounding is no gain
+    return float(SLACK) * other.result_s / 3600 * (1 + 1e-9)
 
 
 def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
@@ -129,9 +137,11 @@ def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
         if longer_s >= later_s:
             return f"{takes} but wait {told(longer_s)} longer in the queue."
         return f"{takes} but start {told(later_s)} later."
-    sooner = percent(1 - other.result_s / taken.result_s)
     more = f"{other.gpu_hours / taken.gpu_hours:.1f}"
     at_cost = f" for {more} times the GPU-hours" if more != "1.0" else ""
+    if (part := 1 - other.result_s / taken.result_s) < _HARDLY:
+        return f"{takes}, a result that is hardly sooner{at_cost}."
+    sooner = percent(part)
     if taken.result_s <= float(1 + SLACK) * other.result_s:
         return f"{takes}, a result only {sooner} sooner{at_cost}."
     worth = worth_from(taken, other)
@@ -139,6 +149,8 @@ def _why_not(taken: Offer, other: Offer, price: Price | None) -> str:
         return f"{takes}, a result {sooner} sooner{at_cost}."
     extra = (other.gpu_hours - taken.gpu_hours) * price.gpu_hour
     sooner_for = f"{takes}, a result {sooner} sooner for {amount(extra)} more"
+    if _gain_h(taken, other, price) > _slack_h(other):
+        return f"{sooner_for}."
     if worth * price.gpu_hour <= price.hour:
         return f"{sooner_for}: counted together, that gains less than {percent(float(SLACK))} of its time."
     return f"{sooner_for}: that pays from {amount(worth * price.gpu_hour)} an hour on."

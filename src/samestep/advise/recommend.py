@@ -11,7 +11,7 @@ The rule: the fewest GPUs N of which no other M is better by more than `SLACK` o
 
 What follows from it, whatever the figures are:
 1.  Waits that grow by d(N), where d is 0 or more and not smaller for more GPUs, never recommend more GPUs.
-    So do waits that are not shorter for more GPUs, all times the same factor.
+    So do waits that are not shorter for more GPUs, all times the same factor of 1 or more.
 2.  A higher price of GPU-hours never recommends more GPUs.
 3.  No offer for at most as many of these GPU-hours is sooner by more than `SLACK` of its own time.
 

@@ -55,7 +55,7 @@ def unmeasured(basis: Basis, asked: Places, level: float) -> tuple[list[Projecte
     parts = projected_parts(basis.telling, asked) or {}
     if parts:
         estimate = estimate.moved(_by_parts(basis, asked, outlook, parts), least=outlook.least_log_s)
-    deviation = max(cell.relative_deviation for cell in basis.cells)
+    deviation = max(cell.relative_deviation for cell in basis.telling)
     estimate = estimate.blurred(NormalDist().inv_cdf((1 + level) / 2) * deviation)
     with_cores_s, findings = np.exp(estimate.log_s), []
     if needed_s is not None:

@@ -86,14 +86,11 @@ class Waits:
         """What has to be said of these waits where they are used for so many GPUs."""
         if not self.known or self.is_for_all:
             return list(self.remarks)
-        least, most, worlds = min(self.known), max(self.known), set(asked)
-        beyond = {
-            f"as long as for {least}": [n for n in worlds if n < least],
-            "between what is known on both sides": [n for n in worlds - set(self.known) if least < n < most],
-            _extended(self.known): [n for n in worlds if n > most],
-        }
+        worlds = set(asked)
+        filled = {n: self._how(n) for n in sorted(worlds - set(self.known))}
         said = [
-            f"{_waits_of(gaps)} not {self.source}: taken to be {how}." for how, gaps in beyond.items() if gaps
+            f"{_waits_of([n for n in filled if filled[n] == how])} not {self.source}: taken to be {how}."
+            for how in dict.fromkeys(filled.values())
         ]
         falls = [
             (fewer, more)
@@ -112,6 +109,17 @@ class Waits:
                 "the longest of them stands for the 90 %."
             )
         return [*self.remarks, *said]
+
+    def _how(self, gpus: int) -> str:
+        """How long a wait that nobody gave is taken to be."""
+        least, most = min(self.known), max(self.known)
+        if least < gpus < most:
+            return "between what is known on both sides"
+        if gpus < least or least == most or self.known[most].high_s == 0:
+            return f"as long as for {least if gpus < least else most}"
+        return (
+            f"as long as for {most}, and {percent(1 / math.log2(2 * most))} of that more with each doubling"
+        )
 
 
 _DIGITS = 6
@@ -161,13 +169,6 @@ def _between(gpus: int, worlds: Sequence[int], waits_s: Sequence[float]) -> floa
     if gpus <= worlds[-1] or len(worlds) == 1:
         return float(np.interp(math.log2(gpus), np.log2(worlds), waits_s))
     return waits_s[-1] * math.log2(2 * gpus) / math.log2(2 * worlds[-1])
-
-
-def _extended(known: Mapping[int, Wait]) -> str:
-    most = max(known)
-    if len(known) == 1 or known[most].high_s == 0:
-        return f"as long as for {most}"
-    return f"as long as for {most}, and {percent(1 / math.log2(2 * most))} of that more with each doubling"
 
 
 def _waits_of(worlds: Sequence[int]) -> str:

@@ -3,7 +3,6 @@
 import math
 
 _UNITS = (("days", 86400.0, 3 * 86400.0), ("h", 3600.0, 3600.0), ("min", 60.0, 90.0), ("s", 1.0, 1.0))
-_LEAST_PART = 0.001
 _SMALL = (("ms", 1e-3, 1e-3), ("µs", 1e-6, 0.0))
 
 
@@ -38,8 +37,6 @@ def examples(count: float) -> str:
 
 def percent(part: float) -> str:
     """A part, with a digit more where it is small."""
-    if 0 < abs(part) < _LEAST_PART:
-        return "less than 0.1 %"
     return f"{100 * part:.0f} %" if abs(part) >= 0.0095 or part == 0 else f"{100 * part:.1g} %"
 
 

@@ -123,6 +123,11 @@ def advise(
     advice = advice_of(cells, context, question)
     simulated = None
     if spec is not None:
+        if not advice.is_step_known:
+            raise ConfigError(
+                "--cluster was given, but how many examples a step has is not known, and so is no time of a "
+                "step: add batch_per_gpu or batch_size to the table, or leave --cluster out."
+            )
         gradients = gradient_bytes_in(folders) if num_bytes is None else num_bytes
         simulated = on_cluster(spec, advice.offers, context, gradients)
     answer = advice.to_json() | ({} if simulated is None else {"cluster": simulated.to_json()})

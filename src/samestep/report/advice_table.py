@@ -1,6 +1,6 @@
 """Advice as tables, the same on a terminal and on a page: how each figure is told. Judges nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from samestep.advise.words import amount_between, percent, percent_between, told, told_between
 from samestep.report.advised import Advised, ClusterRow, OfferRow, OtherRow, SimulatedRow
@@ -8,11 +8,13 @@ from samestep.report.figures import Unit, seconds
 
 Column = tuple[str, list[str]]
 
-RESULT, AROUND = "result: wait, start and training as expected", "90 %: not exceeded nine times out of ten"
-FRONT = "* no other is both sooner and cheaper"
-RANGE = "range: what was measured tells too little to ask for it"
-GROWING = "growing batch: its size, its result, how many times the examples it needs"
-SAME = "same batch: its size and its result, the same training on all of them"
+_LEGEND = {
+    "result": "result: wait, start and training as expected",
+    "90 %": "90 %: not exceeded nine times out of ten",
+    "GPU-hours": "* no other is both sooner and cheaper",
+    "growing batch": "growing batch: its size, its result, how many times the examples it needs",
+    "same batch": "same batch: its size and its result, the same training on all of them",
+}
 
 
 def columns(advised: Advised) -> list[Column]:
@@ -23,6 +25,15 @@ def columns(advised: Advised) -> list[Column]:
         for name, texts in found
         if any(text.strip() for text in texts) and (name != "step" or advised.is_step_known)
     ]
+
+
+def legend(advised: Advised, shown: Sequence[Column]) -> list[str]:
+    """What has to be said of the columns shown, and of rows."""
+    names = {name for name, _ in shown}
+    of_ranges = "range: what was measured tells too little to ask for it"
+    return [text for name, text in _LEGEND.items() if name in names] + (
+        [of_ranges] if any(row.is_range for row in advised.rows) else []
+    )
 
 
 def simulated_columns(cluster: ClusterRow) -> list[Column]:

@@ -30,7 +30,8 @@ _FIRST_TO_GO = (
     "training",
 )
 """Of columns, where there is no room for all; the others are what a recommendation rests on."""
-_FIRST_TO_GO_SIMULATED = ("exchange not hidden", "compute", "nodes", "speedup")
+_FIRST_TO_GO_SIMULATED = ("exchange not hidden", "compute", "nodes", "speedup", "step")
+_ALL = "all columns: --json"
 _BATCHES = {"same": "the same batch", "grows": "a batch that grows with the GPUs"}
 
 
@@ -45,7 +46,8 @@ def show_advice(console: Console, advised: Advised) -> None:
     shown = _fitting(console, columns, _FIRST_TO_GO)
     asked = next(place for place, row in enumerate(advised.rows) if row.gpus == advised.recommended_gpus)
     _show_table(console, shown, marked=asked)
-    console.print(Text(_legend(advised, shown, is_whole=shown == columns), style="dim"))
+    said = ["→ to ask for", *table.legend(advised, shown), *([] if shown == columns else [_ALL])]
+    console.print(Text("; ".join(said), style="dim"))
     if advised.what_ifs:
         console.print()
         console.print(Text("What would move it", style="bold"))
@@ -65,23 +67,13 @@ def show_advice(console: Console, advised: Advised) -> None:
         console.print(Text.assemble(("note: ", "yellow"), visible(remark)))
 
 
-def _legend(advised: Advised, shown: Sequence[Column], *, is_whole: bool) -> str:
-    names = {name for name, _ in shown}
-    of_columns = (
-        ("result", table.RESULT),
-        ("90 %", table.AROUND),
-        ("GPU-hours", table.FRONT),
-        ("growing batch", table.GROWING),
-        ("same batch", table.SAME),
-    )
-    said = ["→ to ask for", *(text for name, text in of_columns if name in names)]
-    said += [table.RANGE] if any(row.is_range for row in advised.rows) else []
-    return "; ".join(said + ([] if is_whole else ["all columns: --json"]))
-
-
 def _show_cluster(console: Console, cluster: ClusterRow) -> None:
     console.print(Text(f"On {visible(cluster.name)}, simulated, at best and at worst", style="bold"))
-    _show_table(console, _fitting(console, table.simulated_columns(cluster), _FIRST_TO_GO_SIMULATED))
+    columns = table.simulated_columns(cluster)
+    shown = _fitting(console, columns, _FIRST_TO_GO_SIMULATED)
+    _show_table(console, shown)
+    if shown != columns:
+        console.print(Text(_ALL, style="dim"))
     for remark in cluster.remarks:
         console.print(Text.assemble(("note: ", "yellow"), visible(remark)))
 

@@ -36,13 +36,7 @@ def _values(material: Material) -> Mapping[str, Any] | None:
             (row.gpus == asked, [texts[place].rstrip() for _, texts in columns])
             for place, row in enumerate(rows)
         ],
-        "legend": [
-            table.RESULT,
-            table.AROUND,
-            table.FRONT,
-            *([table.GROWING] if advised.batch == "same" else [table.SAME] if advised.is_batch_known else []),
-            *([table.RANGE] if any(row.is_range for row in rows) else []),
-        ],
+        "legend": table.legend(advised, columns),
         "what_ifs": advised.what_ifs,
         "findings": [each for each in advised.findings if (each.cause, each.message) not in known],
         "remarks": advised.remarks,
