@@ -10,6 +10,7 @@ from samestep.advise.words import gpus as told_gpus
 from samestep.findings import Finding
 
 _HARDLY = 0.001
+"""Of the time to the result: what is sooner by less is not told as a part."""
 _MOST_SHARE = 0.02
 """Of the time to the result, from which a wait is worth a word."""
 

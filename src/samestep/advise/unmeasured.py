@@ -47,16 +47,8 @@ class Basis:
 
 def unmeasured(basis: Basis, asked: Places, level: float) -> tuple[list[ProjectedRow], list[Finding]]:
     """A row a place, and what is to be said of the host."""
-    outlook = basis.outlook(asked)
     needed_s = host_s(basis.cells, asked)
-    is_host_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
-    interval = basis.calibration.interval(outlook, level, is_host_fine=is_host_fine)
-    estimate = Estimate(outlook.log_s, *interval)
-    parts = projected_parts(basis.telling, asked) or {}
-    if parts:
-        estimate = estimate.moved(_by_parts(basis, asked, outlook, parts), least=outlook.least_log_s)
-    deviation = max(cell.relative_deviation for cell in basis.telling)
-    estimate = estimate.blurred(NormalDist().inv_cdf((1 + level) / 2) * deviation)
+    estimate, parts_s = _without_host(basis, asked, level, needed_s)
     with_cores_s, findings = np.exp(estimate.log_s), []
     if needed_s is not None:
         findings = host_findings(asked, with_cores_s, needed_s)
@@ -66,8 +58,7 @@ def unmeasured(basis: Basis, asked: Places, level: float) -> tuple[list[Projecte
     step_s, low_s, high_s = np.exp(estimate.log_s), np.exp(estimate.low), np.exp(estimate.high)
     rows = []
     for index in range(len(asked)):
-        why = why_far(basis.cells, asked[[index]]), why_in_vain(basis.of_batch, asked[[index]])
-        is_crossing = bool(outlook.is_crossing[index])
+        far, in_vain = why_far(basis.cells, asked[[index]]), why_in_vain(basis.of_batch, asked[[index]])
         rows.append(
             ProjectedRow(
                 gpus=int(asked.gpus[index]),
@@ -80,14 +71,34 @@ def unmeasured(basis: Basis, asked: Places, level: float) -> tuple[list[Projecte
                 is_batch_known=all(cell.is_batch_known for cell in basis.cells),
                 is_in_seconds=all(cell.is_in_seconds for cell in basis.cells),
                 level=level,
-                is_range=any(why),
-                because=why[0] or why[1],
-                is_in_vain=not why[0] and bool(why[1]),
+                is_range=bool(far or in_vain),
+                because=far or in_vain,
+                is_in_vain=bool(in_vain and not far),
                 with_cores_s=float(with_cores_s[index]) if step_s[index] > with_cores_s[index] else None,
-                parts_s={} if is_crossing else {name: float(part[index]) for name, part in parts.items()},
+                parts_s=parts_s[index],
             )
         )
     return rows, findings
+
+
+def _without_host(
+    basis: Basis, asked: Places, level: float, needed_s: Floats | None
+) -> tuple[Estimate, list[dict[str, float]]]:
+    """By laws and parts, no surer than cells are; and each place's parts, where they are known."""
+    outlook = basis.outlook(asked)
+    is_host_fine = False if needed_s is None else needed_s < FULL * np.exp(outlook.log_s)
+    interval = basis.calibration.interval(outlook, level, is_host_fine=is_host_fine)
+    estimate = Estimate(outlook.log_s, *interval)
+    parts = projected_parts(basis.telling, asked) or {}
+    if parts:
+        estimate = estimate.moved(_by_parts(basis, asked, outlook, parts), least=outlook.least_log_s)
+    deviation = max(cell.relative_deviation for cell in basis.telling)
+    estimate = estimate.blurred(NormalDist().inv_cdf((1 + level) / 2) * deviation)
+    told = [
+        {} if is_crossing else {name: float(seconds[index]) for name, seconds in parts.items()}
+        for index, is_crossing in enumerate(outlook.is_crossing)
+    ]
+    return estimate, told
 
 
 def _by_parts(basis: Basis, asked: Places, outlook: Outlook, parts: dict[str, Floats]) -> Floats:
