@@ -44,8 +44,8 @@ has seen the series:
   than 56% at four times. As intervals also hold what each of these laws says, 83% and 82% are held there
   (without that 75% and 61%; with Amdahl's and the experience alone 80% and 72%).
 - Laws that count by how well they describe the very cells they were fitted to (a normal miss of 1% to 5%) had
-  1.9% / 11% there, but 7.9% / 52% over all forecasts, and 16% rather than 14% for nine of ten of 700 such jobs
-  from three cells at twice the largest world. So a fit is no reason to be believed.
+  1.9% / 11% there, but 7.9% / 52% over all forecasts, and 16% rather than 14% for nine of ten of 700 made-up
+  jobs, from three cells at twice the largest world. So a fit is no reason to be believed.
 - 7 of the 59 are off by more than 10%: 5 of MinkowskiEngine, whose hosts fill up, and 2 of a DGX-1 that gain
   or lose more than 10% from 4 GPUs to 8. These are more than a tenth; no single law is below 13% for nine of
   ten.
