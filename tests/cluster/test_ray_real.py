@@ -221,6 +221,7 @@ def test_a_script_on_a_cluster_of_its_own_with_names_that_shells_would_change(tm
         "import json, os, sys, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "print('TOLD' + json.dumps([sys.argv[1:], os.environ['LINES_'], dist.get_world_size()]))\n"
+        "dist.barrier()\n"  # else a quick rank may leave while the other is still connecting to it
         "dist.destroy_process_group()\n"
     )
     lines = "one\ntwo 'three' \"$HOME\" `id` é \\"
