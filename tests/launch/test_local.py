@@ -122,6 +122,7 @@ def test_ranks_are_heard_as_one_voice_where_they_agree(tmp_path, monkeypatch):
 JOINED = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
+dist.barrier()  # else a quick rank may leave while the other is still connecting to it
 dist.destroy_process_group()
 """
 
