@@ -569,8 +569,12 @@ def test_examples_a_second_without_a_batch_tell_no_step():
 
 def test_a_batch_smaller_than_all_that_was_measured_is_refused():
     cells = [{"gpus": n, "batch_size": 32, "step_s": s} for n, s in ((48, 0.05), (64, 0.048))]
-    with pytest.raises(ConfigError, match=r"less than one example each: measure fewer GPUs"):
+    with pytest.raises(ConfigError, match=r"less than one example each.*Measure fewer GPUs"):
         advise(cells, NOTHING, Question(worlds=(48, 64)))
+    # the control: a batch that grows, told in thousands; only the same one could not be shared
+    thousands = [{"gpus": n, "batch_per_gpu": 0.5, "step_s": s} for n, s in ((1, 0.8), (2, 0.82), (4, 0.85))]
+    found = advise(thousands, NOTHING, Question(worlds=(1, 2, 4, 8), length=LENGTH))
+    assert [offer.gpus for offer in found.offers] == [1, 2, 4, 8] and found.others == ()
 
 
 def test_from_one_world_nothing_is_projected_and_the_next_cell_is_named():

@@ -151,6 +151,9 @@ def advise(cells: Iterable[Cell | Mapping[str, Any]], context: Context, question
         )
     way = way_of(measured)
     asked = project(measured, worlds, batch=way, gpus_per_node=node.gpus)
+    if not asked:
+        (idle,) = asked.findings
+        raise ConfigError(f"{idle.message} Measure fewer GPUs, or a larger batch.")
     if len({cell.gpus for cell in measured}) == 1:
         raise OneWorld(asked)
     rows = {way: asked, other(way): project(measured, worlds, batch=other(way), gpus_per_node=node.gpus)}

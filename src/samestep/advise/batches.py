@@ -1,7 +1,4 @@
-"""Batches: which cells have one batch, and what becomes of it with more GPUs. Knows no laws.
-
-A batch per GPU that is 1 in all cells may be one that nobody said.
-"""
+"""Batches: which cells have one batch, and what becomes of it with more GPUs. Knows no laws."""
 
 import math
 from collections.abc import Sequence

@@ -20,7 +20,6 @@ from samestep.advise.nodes import Node, node_of
 from samestep.advise.places import Places
 from samestep.advise.rows import MeasuredRow, Row
 from samestep.advise.unmeasured import Basis, unmeasured
-from samestep.advise.words import gpus as told_gpus
 from samestep.errors import ConfigError
 from samestep.findings import Finding
 
@@ -45,6 +44,7 @@ def project(
 ) -> Projection:
     """Rows for the worlds asked for: those given, or every doubling up to one number.
 
+    None for those that would have less than one example for each GPU.
     `batch`: the global batch stays the "same", or "grows" with the GPUs; by default what the cells did.
     """
     found = cells_of(cells)
@@ -74,10 +74,7 @@ def project(
     idle = [n for n in sorted({*asked, *(cell.gpus for cell in shown)}) if way == "same" and n > batch_size]
     asked, shown = [n for n in asked if n not in idle], [cell for cell in shown if cell.gpus not in idle]
     if not shown:
-        raise ConfigError(
-            f"A batch of {batch_size:,.0f} gives {told_gpus(idle[0])} less than one example each: measure "
-            "fewer GPUs, or a larger batch"
-        )
+        return Projection([], remarks.of_idle(idle, batch_size), None)
     findings = [
         *remarks.of_cells(shown, has_single=one is not None),
         *remarks.of_placements(of_batch, shown),

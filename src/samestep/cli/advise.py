@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HOUR = 50.0
 MOST_STEPS, MOST_ALONE_S, MOST_MONEY = 1e12, 100 * 365.25 * 86400, 1e12
+"""What is above is a slip, and its times could not be told."""
 LEAST_TO = 8
 _FARTHER = 4
 """Times the most GPUs that were measured, up to which is asked if nobody says how far."""
